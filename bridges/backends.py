@@ -64,7 +64,7 @@ class External(Struct):
 class Connecting(Struct, frozen=True):
     """The options for connections to servers.
 
-    ``introduce`` begins each connection to a placement driver; ``identity`` returns the identity that range servers
+    ``introduce`` checks each new connection to a placement driver; ``identity`` returns the identity that range servers
     must report.
     """
 

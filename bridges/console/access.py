@@ -1,5 +1,6 @@
-"""Who asks over HTTP: HTTP Basic (RFC 7617), a token of the node's (RFC 6750) or a certificate; and what it may do: the
-node's authorizer."""
+"""Authentication of HTTP requests, by HTTP Basic (RFC 7617), a token (RFC 6750) or a certificate, and their
+authorization.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Doorkeeper:
-    """Lets requests in. ``listener`` tells the name of the one that a request came by. ``open_health``: those for
-    health and metrics need not say from whom they are. ``audience``: what the tokens are for that are taken here;
-    empty: none are."""
+    """Authenticates requests.
+
+    ``listener`` returns the name of the listener on which a request arrived. With ``open_health``, requests for health
+    and metrics need no login. ``audience``: the audience of the node's tokens that are accepted; empty: none are.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,9 @@ class Doorkeeper:
 
     @web.middleware
     async def let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Find out from whom the request is; 401 where that must be said and is not, or is not true."""
+        """Find the principal of a request; answer 401 for wrong credentials, and for missing ones where a login is
+        required.
+        """
         try:
             principal = await self._principal(request)
         except AuthenticationBusy as error:
@@ -63,7 +68,7 @@ class Doorkeeper:
         request[_PRINCIPAL] = principal.at(request.remote or "")
         if "Authorization" not in request.headers:
             return await handler(request)
-        # Whoever follows a topic does so for as long as he likes, but not longer than he may.
+        # A stream that follows a topic has no time limit, but must end when the client's credential becomes invalid.
         sessions, transport = self._authenticator.sessions, request.transport
         session = sessions.begin(principal, lambda: None if transport is None else transport.abort())
         try:
@@ -73,11 +78,11 @@ class Doorkeeper:
 
     def _is_required(self, request: web.Request) -> bool:
         listener = self._listener(request)
-        # Of who has gone meanwhile it is not known by which it came.
+        # The listener of a connection that has ended is unknown, so a login is required.
         return not listener or self._authenticator.required_at(listener)
 
     async def _principal(self, request: web.Request) -> Principal | None:
-        """From whom the request is; None if it says what is not so."""
+        """Return the principal of a request, None if its credentials are wrong. Raises AuthenticationBusy."""
         given = request.headers.get("Authorization")
         if given is None:
             return ANONYMOUS if request.transport is None else certified(request.transport)
@@ -97,48 +102,48 @@ class Doorkeeper:
 
 
 def principal_of(request: web.Request) -> Principal:
-    """From whom a request is that was let in."""
+    """Return the principal of an authenticated request."""
     return request[_PRINCIPAL]
 
 
 class Access:
-    """Asks the node's authorizer in the name of whoever a request is from."""
+    """Asks the node's authorizer what the principal of a request may do."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._allows = authorizer.allows
 
     def topic(self, request: web.Request, operation: Operation, name: str) -> bool:
-        """Whether this may be done to a topic."""
+        """Return whether the request's principal may perform ``operation`` on a topic."""
         return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.TOPIC, name))
 
     def group(self, request: web.Request, operation: Operation, name: str) -> bool:
-        """Whether this may be done to a group."""
+        """Return whether the request's principal may perform ``operation`` on a group."""
         return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.GROUP, name))
 
     def transaction(self, request: web.Request, operation: Operation, name: str) -> bool:
-        """Whether this may be done to a transactional id."""
+        """Return whether the request's principal may perform ``operation`` on a transactional id."""
         return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.TRANSACTIONAL_ID, name))
 
     def node(self, request: web.Request, operation: Operation) -> bool:
-        """Whether this may be done to the node."""
+        """Return whether the request's principal may perform ``operation`` on the node."""
         return self._allows(request[_PRINCIPAL], operation, NODE)
 
     def require_topic(self, request: web.Request, operation: Operation, name: str) -> None:
-        """Raise RequestError unless this may be done to a topic, whether or not there is one."""
+        """Raise RequestError unless the operation on a topic is allowed, whether or not the topic exists."""
         if not self.topic(request, operation, name):
             raise RequestError(f"you may not {operation.value} topic {name!r}", 403)
 
     def require_group(self, request: web.Request, operation: Operation, name: str) -> None:
-        """Raise RequestError unless this may be done to a group, whether or not there is one."""
+        """Raise RequestError unless the operation on a group is allowed, whether or not the group exists."""
         if not self.group(request, operation, name):
             raise RequestError(f"you may not {operation.value} group {name!r}", 403)
 
     def require_transaction(self, request: web.Request, operation: Operation, name: str) -> None:
-        """Raise RequestError unless this may be done to a transactional id, whether or not there is one."""
+        """Raise RequestError unless the operation on a transactional id is allowed, whether or not the id exists."""
         if not self.transaction(request, operation, name):
             raise RequestError(f"you may not {operation.value} transactional id {name!r}", 403)
 
     def require_node(self, request: web.Request, operation: Operation) -> None:
-        """Raise RequestError unless this may be done to the node."""
+        """Raise RequestError unless the operation on the node is allowed."""
         if not self.node(request, operation):
             raise RequestError(f"you may not {operation.value} the node", 403)

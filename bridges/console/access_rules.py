@@ -1,4 +1,4 @@
-"""Rules of who may do what over HTTP: list, add, remove."""
+"""Access rules over HTTP: list, add, remove."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Word = TypeVar("_Word", ResourceKind, Pattern, Operation)
 
 
 class AccessRuleHandlers:
-    """``/api/acls``. Only who may alter the node changes them, only who may describe it sees them."""
+    """Handlers of ``/api/acls``. To change rules needs ALTER on the node, to see them DESCRIBE."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -34,22 +34,25 @@ class AccessRuleHandlers:
         app.router.add_post("/api/acls/remove", self.remove)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """Query: any of a rule's fields; and ``about``, with ``resource``: the rules about what is called so. All that
-        agree, or a page of them (:mod:`bridges.console.paging`), which searches for whom and what they name."""
+        """List the rules that match the query, all or a page of them (:mod:`bridges.console.paging`).
+
+        Query: any of a rule's fields; ``about``, with ``resource``: the rules about the resource of that name. A page's
+        search looks at resource, name, principal and operation.
+        """
         self._access.require_node(request, Operation.DESCRIBE)
         fields = {name: value for name, value in request.query.items() if name not in paging.FIELDS}
         found = await self._rules().find(_filter(fields))
         return await paging.listed(request, "acls", found, _name, _told)
 
     async def add(self, request: web.Request) -> web.StreamResponse:
-        """Body: a rule's fields; those that are left out are ``literal``, ``*`` and true."""
+        """Add a rule. Body: its fields; the defaults of pattern, host and allow are ``literal``, ``*`` and true."""
         self._access.require_node(request, Operation.ALTER)
         rule = _rule(await json_object(request, _FIELDS))
         await self._rules().add([rule])
         return await rows.answer(request, "acls", [_told(rule)], status=201)
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
-        """Body: any of a rule's fields. Answers with the rules that agree with all of them, which hold no longer."""
+        """Remove the rules that match all given fields, and return them. Body: any of a rule's fields."""
         self._access.require_node(request, Operation.ALTER)
         fields = await json_object(request, _FIELDS)
         if not fields:
@@ -80,7 +83,7 @@ def _told(rule: Rule) -> dict[str, object]:
 
 
 def _rule(fields: dict[str, Any]) -> Rule:
-    """Raises RequestError."""
+    """Build a rule from the fields of a body. Raises RequestError."""
     kind = _word(ResourceKind, fields.get("resource"), "resource")
     allow = fields.get("allow", True)
     if not isinstance(allow, bool):
@@ -100,7 +103,7 @@ def _rule(fields: dict[str, Any]) -> Rule:
 
 
 def _filter(fields: dict[str, Any]) -> RuleFilter:
-    """Raises RequestError."""
+    """Build a filter from the fields of a query or body. Raises RequestError."""
     about = fields.pop("about", None)
     if unknown := sorted(fields.keys() - _FIELDS):
         raise RequestError(f"unknown field {unknown[0]!r}; there are about, {', '.join(sorted(_FIELDS))}")

@@ -1,4 +1,4 @@
-"""What the console address serves: health, metrics, the JSON API and the web console."""
+"""The HTTP application at the console address: health, metrics, the JSON API and the web console."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bridges.version import VERSION
 _STATIC = Path(__file__).parent / "static"
 
 _PAGE_HEADERS = {
-    # Nothing from elsewhere, and no script or style that is not a file of ours; nobody may put the page into his.
+    # Nothing from other sites, no script or style that is not one of our files, and no framing by other pages.
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -43,13 +43,13 @@ class Console:
     """The HTTP application of a node."""
 
     def __init__(self, node: Host, *, open_health: bool) -> None:
-        """With ``open_health`` health and metrics are for everybody, also where others must say who they are."""
+        """Create the handlers. With ``open_health``, health and metrics need no login where other requests do."""
         self._node = node
         self._open_health = open_health
         self._records = RecordHandlers(node)
 
     def application(self) -> web.Application:
-        """All routes; to be asked for once."""
+        """Return the application with all routes; call once."""
         node = self._node
         doorkeeper = Doorkeeper(node.authenticator, lambda request: "console", open_health=self._open_health)
         middlewares = [self._measured, errors_as_json, doorkeeper.let_in]
@@ -74,11 +74,11 @@ class Console:
         return app
 
     def end_streams(self) -> None:
-        """Begin no more that lasts, and end what does."""
+        """End all streams, and begin no new ones."""
         self._records.stop()
 
     def close(self) -> None:
-        """Let go of everything, once nobody is served any more."""
+        """Release all resources, once no request is in progress."""
         self._records.close()
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
@@ -100,6 +100,6 @@ class Console:
 
 
 async def _ask_each_time(request: web.Request, response: web.StreamResponse) -> None:
-    """Have browsers ask whether a file has changed: after an upgrade page, script and style must be of one release."""
+    """Have browsers revalidate files: after an upgrade, page, script and style must be of the same release."""
     if isinstance(response, web.FileResponse):
         response.headers["Cache-Control"] = "no-cache"

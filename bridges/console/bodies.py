@@ -1,4 +1,6 @@
-"""Bodies of requests that are JSON: read within bounds and counted, parsed off the event loop where they are long."""
+"""JSON bodies of requests: read within bounds, counted in the memory budget, and parsed in a thread if they are
+long.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,18 @@ from bridges.console.errors import RequestError
 from bridges.console.memory import memory_of
 
 JSON_BYTES = 1024 * 1024
-"""Longest body of a request that brings no records."""
+"""Longest body, in bytes, of a request that carries no records."""
 PARSED = 8
-"""Bytes that a byte of JSON may take once it is parsed, about: short lists of small numbers take most."""
+"""Approximate memory of a parsed byte of JSON: short lists of small numbers take most."""
 _OFF_LOOP = 32 * 1024
-"""Bodies of more bytes are parsed in a thread."""
+"""Bodies with more bytes are parsed in a thread."""
 
 
 async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:
-    """The request's body, a JSON object with none but ``known`` keys. Raises RequestError."""
+    """Return the request's body, a JSON object with only ``known`` keys. Raises RequestError."""
     memory = memory_of(request)
     length = request.content_length
-    # What is compressed becomes longer than it says.
+    # The size of a compressed body is unknown before it is read.
     size = JSON_BYTES if length is None or "Content-Encoding" in request.headers else length
     if size > JSON_BYTES:
         raise RequestError(f"a body of {size} bytes is longer than the {JSON_BYTES} that are taken", 413)
@@ -39,7 +41,7 @@ async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:
 
 
 async def parsed(data: bytes | bytearray | memoryview) -> Any:
-    """JSON, read in a thread if there is much of it. Raises RequestError."""
+    """Parse JSON, in a thread if it is long. Raises RequestError."""
     text = bytes(data)
     try:
         return json.loads(text) if len(text) <= _OFF_LOOP else await asyncio.to_thread(json.loads, text)
@@ -48,7 +50,7 @@ async def parsed(data: bytes | bytearray | memoryview) -> Any:
 
 
 def object_of(value: Any, known: set[str]) -> dict[str, Any]:
-    """``value``, an object with none but ``known`` keys. Raises RequestError."""
+    """Return ``value`` if it is an object with only ``known`` keys. Raises RequestError."""
     if not isinstance(value, dict):
         raise RequestError("the body is not a JSON object")
     if unknown := sorted(value.keys() - known):

@@ -1,4 +1,4 @@
-"""The cluster over HTTP: its members, and who of them is to own what."""
+"""The cluster over HTTP: its members, draining, and pins of slots to nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST = 10_000
 
 
 class ClusterHandlers:
-    """``/api/cluster``. Who may describe the node sees it, who may alter it drains nodes and moves slots."""
+    """Handlers of ``/api/cluster``. To see it needs DESCRIBE on the node, to drain nodes and move slots ALTER."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -43,26 +43,28 @@ class ClusterHandlers:
         app.router.add_post("/api/cluster/unpin", self.unpin)
 
     async def status(self, request: web.Request) -> web.StreamResponse:
-        """All members, as this node sees them, or a page of them (:mod:`bridges.console.paging`)."""
+        """List all members as this node sees them, or a page of them (:mod:`bridges.console.paging`)."""
         self._access.require_node(request, Operation.DESCRIBE)
         return await self._answer(request)
 
     async def drain(self, request: web.Request) -> web.StreamResponse:
-        """Have a node hand over all it owns: it has begun to when this is answered."""
+        """Have a node hand over all slots that it owns. The answer is sent when the node has begun to."""
         self._access.require_node(request, Operation.ALTER)
         await self._node.cluster.drain(_node(request))
         return await self._answer(request)
 
     async def undrain(self, request: web.Request) -> web.StreamResponse:
-        """Have a node own its share again, now or when it comes back."""
+        """Have a node own its share of slots again, now or when it comes back."""
         self._access.require_node(request, Operation.ALTER)
         await self._node.cluster.undrain(_node(request))
         return await self._answer(request)
 
     async def move(self, request: web.Request) -> web.StreamResponse:
-        """Pin slots to a node, which gets them from their owners. Body: ``node_id``; ``slots`` (a list), or ``topic``
-        with ``partitions`` (a list; all when it is left out), or ``group`` with ``space``. Whatever else lies in the
-        same slots moves with them."""
+        """Pin slots to a node, which takes them over from their owners.
+
+        Body: ``node_id``; ``slots`` (a list), or ``topic`` with ``partitions`` (a list; default: all), or ``group``
+        with ``space``. Everything else in these slots moves with them.
+        """
         self._access.require_node(request, Operation.ALTER)
         body = await json_object(request, _FIELDS)
         node_id = body.get("node_id")
@@ -76,8 +78,10 @@ class ClusterHandlers:
         return await self._answer(request, asked=slots)
 
     async def unpin(self, request: web.Request) -> web.StreamResponse:
-        """Let balance decide again. Body: what, as for a move; or ``node_id``, of all that is pinned to it; or
-        ``all``."""
+        """Remove pins, so that balancing decides again.
+
+        Body: slots as for :meth:`move`; or ``node_id``, for all slots pinned to it; or ``all``.
+        """
         self._access.require_node(request, Operation.ALTER)
         body = await json_object(request, _FIELDS | {"all"})
         slots, node_id = self._slots(body), body.get("node_id")
@@ -87,7 +91,7 @@ class ClusterHandlers:
         return await self._answer(request, asked=slots)
 
     def _slots(self, body: dict[str, Any]) -> list[int]:
-        """What a request names, however. Raises RequestError and TopicNotFound."""
+        """Return the slots that a body names, directly, by topic or by group. Raises RequestError and TopicNotFound."""
         cluster = self._node.cluster
         slots = _numbers(body, "slots") or []
         count = len(cluster.keeper.slots)

@@ -1,4 +1,4 @@
-"""The listener of the console address: what is behind it is imported and made when the first client has come."""
+"""The listener of the console address. The application is imported and made when the first client connects."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class ConsoleDoor:
     """The HTTP listener of a node."""
 
     def __init__(self, node: Host, names: OwnNames, *, open_health: bool) -> None:
-        """``names`` are the listener's. With ``open_health`` health and metrics are for everybody, also where others
-        must say who they are."""
+        """Create the listener. ``names``: its host names. ``open_health``: health and metrics need no login."""
         self._node = node
         self._open_health = open_health
         self._console: Console | None = None
@@ -37,7 +36,7 @@ class ConsoleDoor:
         )
 
     async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
-        """Listen, with TLS if there is a context; returns the real address. Raises OSError."""
+        """Listen, with TLS if there is a context, and return the bound address. Raises OSError."""
         self._site.serve(self._application, handler_cancellation=True)
         return await self._site.listen("console", address, self._names, tls)
 
@@ -48,7 +47,7 @@ class ConsoleDoor:
         return console.application()
 
     async def stop(self) -> None:
-        """End streams, finish requests, close connections."""
+        """End streams, finish requests, and close connections."""
         if self._console is not None:
             self._console.end_streams()
         await self._site.stop()

@@ -1,4 +1,4 @@
-"""Failures as HTTP answers: a JSON object with ``error`` (one sentence) and ``kind`` (its class)."""
+"""Errors as HTTP answers: a JSON object with ``error`` (a sentence) and ``kind`` (its class)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
 
 
 class RequestError(Exception):
-    """The request itself is wrong; ``status`` is the answer's, ``extra`` goes into its body."""
+    """The request itself is wrong. ``status`` is the answer's, ``extra`` goes into its body."""
 
     def __init__(self, message: str, status: int = 400, **extra: object) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class RequestError(Exception):
 
 
 def status_of(error: LogError) -> int:
-    """The HTTP status of a failure of the log or the catalog."""
+    """Return the HTTP status for an error of the log or the catalog."""
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
@@ -74,12 +74,12 @@ def status_of(error: LogError) -> int:
 
 
 def error_body(error: Exception, **extra: object) -> dict[str, object]:
-    """What the body of an error answer says."""
+    """Return the body of an error answer."""
     return {"error": str(error), "kind": type(error).__name__, **extra}
 
 
 def error_response(error: Exception, status: int, **extra: object) -> web.Response:
-    """An error as a response."""
+    """Return the response for an error."""
     return web.json_response(error_body(error, **extra), status=status)
 
 
@@ -87,7 +87,7 @@ def error_response(error: Exception, status: int, **extra: object) -> web.Respon
 async def errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Turn every failure into a JSON answer; what nobody expected is logged and answered with 500."""
+    """Turn every error into a JSON answer; log unexpected ones and answer them with 500."""
     try:
         return await handler(request)
     except RequestError as error:
@@ -97,14 +97,14 @@ async def errors_as_json(
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        error.__traceback__ = None  # the request that is refused may keep it, and it its frames
+        error.__traceback__ = None  # the refused request may keep the exception, and that its frames
         return error_response(RequestError(error.reason), error.status)
     except BodyStalled as error:
         return error_response(error, 408)
     except web.RequestPayloadError as error:
         return error_response(RequestError(f"the body is not what its head says: {error}"), 400)
     except ConnectionError:
-        raise  # the client went away: there is nobody to answer
+        raise  # the client has gone, so no answer can be sent
     except Exception:  # noqa: BLE001 - logged, and answered with 500
         _log.exception("request failed", method=request.method, path=request.path)
         return web.json_response({"error": "unexpected failure; see the node's log", "kind": "Internal"}, status=500)

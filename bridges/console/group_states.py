@@ -1,5 +1,7 @@
-"""What is known of a group where it is coordinated: its members, and its positions, which only that node knows as they
-are. Other nodes ask it, by a stream, for there may be very many of both.
+"""The state of a group at its coordinator: its members and its positions.
+
+Only the coordinator knows the present positions. Other nodes ask it over a stream, because a group may have very many
+members and positions.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ _STATE, _SET = "group", "group positions"
 
 
 class GroupState(Struct, frozen=True):
-    """A group: what each front in which it lives says of it, and all its positions."""
+    """The state of a group: its view in each front that has it, and all its positions."""
 
     views: Mapping[str, GroupView]
     positions: Mapping[Place, Committed]
 
     @property
     def is_known(self) -> bool:
-        """Whether there is such a group."""
+        """Return whether the group exists."""
         return bool(self.views or self.positions)
 
     @property
@@ -43,8 +45,10 @@ class GroupState(Struct, frozen=True):
 
 
 class NewPositions(Struct, array_like=True, frozen=True):
-    """Positions in the partitions of a topic to set: (partition, the offset that is to be there before, None where
-    there is to be none, the new one)."""
+    """Positions to set in the partitions of a topic.
+
+    A row is (partition, expected offset before, new offset); None expects that there is no position.
+    """
 
     space: str
     group: str
@@ -54,7 +58,7 @@ class NewPositions(Struct, array_like=True, frozen=True):
 
 
 class Refusal(Struct, array_like=True):
-    """Why nothing was changed; empty where it was."""
+    """The reason why no position was changed; empty if they were."""
 
     reason: str
 
@@ -70,7 +74,7 @@ class _Told(Struct, array_like=True):
 
 
 class Groups(Protocol):
-    """What is used of a node."""
+    """The parts of a node that :class:`GroupStates` uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -81,7 +85,7 @@ class Groups(Protocol):
 
 
 class GroupStates:
-    """The groups of all nodes, at one of them: it asks the others, and answers them."""
+    """Access to the groups of all nodes: asks their coordinators, and answers for the groups of this node."""
 
     def __init__(self, node: Groups, owners: Ownership, peers: Others) -> None:
         self._node = node
@@ -91,18 +95,20 @@ class GroupStates:
         peers.serve(_SET, NewPositions, self._set_here)
 
     def is_here(self, name: GroupName) -> bool:
-        """Whether this node coordinates a group: what it knows of the positions of others may be long past."""
+        """Return whether this node coordinates a group. Positions of other groups may be long out of date here."""
         return self._owners.is_mine(self._owners.slot_of_key(*name))
 
     def told(self) -> dict[str, object]:
-        """Return what a list of groups says where it is one node's: ``coordinator``, that node, among several."""
+        """Return the fields of a list of groups that name its node: ``coordinator`` in a cluster, none on a single
+        node.
+        """
         return {} if len(self._owners.nodes) < 2 else {"coordinator": self._node.node_id}
 
     async def _owner(self, name: GroupName) -> Member | None:
         return await owner_of(self._owners, self._node.node_id, partial(self._owners.slot_of_key, *name))
 
     async def find(self, name: GroupName) -> GroupState:
-        """Return what the coordinator of a group knows of it. Raises NotOwner, PeerUnreachable."""
+        """Return the state of a group from its coordinator. Raises NotOwner, PeerUnreachable."""
         owner = await self._owner(name)
         if owner is None:
             return self._here(name)
@@ -110,7 +116,7 @@ class GroupStates:
         try:
             raw = await stream.read()
             if raw is None:
-                raise NotOwner(f"group {name[1]!r}", -1)  # it has moved a moment ago
+                raise NotOwner(f"group {name[1]!r}", -1)  # the group has just moved to another coordinator
             told = msgspec.msgpack.decode(raw, type=_Told)
             stream.account.give(Kind.REQUESTS, len(raw))
         finally:
@@ -118,7 +124,7 @@ class GroupStates:
         return GroupState(told.views, {(topic, partition): one for topic, partition, one in told.positions})
 
     async def set_positions(self, wanted: NewPositions) -> Refusal:
-        """Set positions of a group that has no members, all or none. Raises NotOwner, PeerUnreachable, LogError."""
+        """Set positions of a group without members, all or none. Raises NotOwner, PeerUnreachable, LogError."""
         owner = await self._owner((wanted.space, wanted.group))
         if owner is None:
             return await self._set_here(wanted)
@@ -155,8 +161,9 @@ class GroupStates:
         return Refusal("")
 
     def _front(self, space: str, state: GroupState) -> str:
-        """Return whose a position is that nobody of the group's own committed: a front's that has the group, or such
-        groups."""
+        """Return the front to which a new position belongs: one that has committed for the group, or has groups of its
+        space.
+        """
         for committed in state.positions.values():
             if committed.front:
                 return committed.front
@@ -165,6 +172,6 @@ class GroupStates:
 
 
 def occupied(group: str, members: int) -> str:
-    """Return why positions of a group that has members are not set."""
+    """Return why the positions of a group with members cannot be set."""
     told = "a member" if members == 1 else f"{members} members"
     return f"group {group!r} has {told}: positions are set while nobody reads"

@@ -1,4 +1,4 @@
-"""Consumer groups over HTTP: the live groups of all fronts together with the committed positions all fronts share."""
+"""Consumer groups over HTTP: the live groups of all fronts, joined with the positions that all fronts share."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 _SORTS = frozenset({"name", "members", "lag", "seconds"})
 _TOPICS = 20
-"""Topics of a group that a page of groups names."""
+"""Most topics per group in a page of groups."""
 _MEMBERS_BYTES = 96 * 1024
-"""Of members of a group that are told with a page of its positions."""
+"""Bytes of members in an answer with a page of a group's positions."""
 _POSITIONS_BYTES = paging.MOST_BYTES - _MEMBERS_BYTES
 _Live = Parts[GroupName, dict[str, GroupSummary]]
-"""What each front in which a group lives says of it."""
+"""The summary of a group in each front that has it."""
 _NOBODY = "Empty"
-"""State of a group that has nothing but committed positions."""
+"""State of a group that has committed positions and no members."""
 
 
 class GroupHandlers:
-    """``/api/groups`` and ``/api/groups/{group}``."""
+    """Handlers of ``/api/groups`` and ``/api/groups/{group}``."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -58,10 +58,12 @@ class GroupHandlers:
         app.router.add_get("/api/topics/{topic}/groups", self.of_topic)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All groups by name, or a page of them (:mod:`bridges.console.paging`): among several nodes those that the
-        node ``coordinator``, which is this one, coordinates. Lag covers partitions in use,
-        ``unknown_lags`` counts the others; in seconds, and as one to sort by, it is that of the last time the node
-        looked."""
+        """List all groups by name, or a page of them (:mod:`bridges.console.paging`).
+
+        In a cluster, the list has the groups that this node coordinates, and ``coordinator`` names the node. Lag covers
+        partitions in use; ``unknown_lags`` counts the others. Lag in seconds, and lag as a sort key, are as last
+        sampled.
+        """
         page = page_of(request, _SORTS)
         if page is None:
             return await rows.answer(request, "groups", self._summaries(request), head=self._node.group_states.told())
@@ -116,7 +118,7 @@ class GroupHandlers:
             if one is None:
                 yield None
                 continue
-            # What nobody needs any more is let go of one by one.
+            # Entries that are no longer needed are released one by one.
             names.pop()
             fronts = live.of((one[1], one[0])).pop((one[1], one[0]), {})
             if not self._access.group(request, Operation.DESCRIBE, one[0]):
@@ -152,8 +154,10 @@ class GroupHandlers:
         }
 
     async def of_topic(self, request: web.Request) -> web.StreamResponse:
-        """The groups that have positions in a topic, with their lag in it and its trend: all, or a page of them
-        (:mod:`bridges.console.paging`); a lag to sort by is that in all their topics."""
+        """List the groups with positions in a topic, with their lag in it and its trend: all, or a page of them.
+
+        See :mod:`bridges.console.paging`. Lag as a sort key is the lag in all topics of a group.
+        """
         topic = request.match_info["topic"]
         self._access.require_topic(request, Operation.DESCRIBE, topic)
         places = [(topic, info.index) for info in self._node.catalog.topic(topic).partitions]
@@ -206,18 +210,18 @@ class GroupHandlers:
         }
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
-        """One group: its members and, for each partition they read or the group has read, how far it is.
+        """Describe a group: its members, and its position in each partition that it reads or has read.
 
-        Query: ``space``, for a protocol whose groups have names of their own.
+        Query: ``space``, for a protocol whose groups have a namespace of their own.
         """
         node, name = self._node, (request.query.get("space", CONSUMERS), request.match_info["group"])
         self._access.require_group(request, Operation.DESCRIBE, name[1])
         state = await node.group_states.find(name)
         committed, assigned = state.positions, _readers(state.views)
-        # What a member says it reads need not exist; what was committed is shown in any case.
+        # A partition that a member claims to read need not exist; a committed position is always shown.
         read = {place for place in assigned if node.catalog.stream_of(*place) is not None}
         await refreshed(log for place in read.union(committed) if (log := node.logs.to_read(*place)))
-        # All of it again, so that positions, ends and members are of the same moment.
+        # Ask again, so that positions, ends and members are of the same moment.
         state = await node.group_states.find(name)
         views, committed = state.views, state.positions
         if not state.is_known:
@@ -256,7 +260,7 @@ class GroupHandlers:
             return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.told)
         some: list[dict[str, Any]] = []
         matching = 0
-        async for row in in_turns(positions()):  # all of them, for the sum
+        async for row in in_turns(positions()):  # all rows, for the total lag
             if row is not None and page.finds(row["topic"]):
                 if page.skip <= matching < page.skip + page.limit:
                     some.append(row)
@@ -269,7 +273,7 @@ class GroupHandlers:
         )
 
     def _aged(self, row: dict[str, Any]) -> dict[str, Any]:
-        """With its lag in seconds."""
+        """Return the row with its lag in seconds."""
         log = self._node.logs.in_use(row["topic"], row["partition"]) if row["lag"] else None
         seconds, exact = (0.0, True) if log is None else self._node.recorder.age(log, row["offset"])
         known = row["lag"] is not None
@@ -301,13 +305,13 @@ def _fronts(live: _Live, name: GroupName) -> Mapping[str, GroupSummary]:
 
 
 def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None]:
-    """Fill in the groups that live in fronts, and the names of all, those with their spaces behind them."""
+    """Fill ``live`` with the groups that live in fronts, and ``names`` with the (group, space) of all groups."""
     for name, front, summary in live_groups(node.group_directories):
         if name not in live.of(name):
             names.append((name[1], name[0]))
         live.of(name).setdefault(name, {})[front] = summary
         yield None
-    # A group whose positions go, or come, between the two is told once all the same.
+    # A group whose positions appear or vanish between the two loops is still listed once.
     for name in node.progress.names():
         if name not in live.of(name) and node.group_states.is_here(name):
             names.append((name[1], name[0]))
@@ -315,7 +319,7 @@ def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None
 
 
 def _readers(views: Mapping[str, GroupView]) -> dict[Place, str]:
-    """Member ids by what they read. Where two claim the same, in a rebalance or in two fronts, the first is told."""
+    """Return member ids by partition. Where two members claim one, in a rebalance or in two fronts, the first wins."""
     readers: dict[Place, str] = {}
     for view in views.values():
         for member in view.members:
@@ -325,7 +329,7 @@ def _readers(views: Mapping[str, GroupView]) -> dict[Place, str]:
 
 
 def _main(fronts: Mapping[str, GroupSummary]) -> str | None:
-    """The front whose state is told where a group lives in several: the one with the most members."""
+    """Return the front whose state is shown for a group in several fronts: the one with the most members."""
     return min(fronts, key=lambda front: (-fronts[front].members, front), default=None)
 
 
@@ -341,7 +345,7 @@ def _summary(fronts: Mapping[str, GroupSummary]) -> dict[str, object]:
 
 
 def _member(member: GroupMemberView, sees: Callable[[str], bool]) -> dict[str, object]:
-    """A member, with what it reads of topics that whoever asks ``sees``."""
+    """Return a member's row, with its partitions of the topics that the client may see."""
     partitions: dict[str, list[int]] | None = None
     if member.partitions is not None:
         partitions = {}
@@ -360,7 +364,7 @@ def _member(member: GroupMemberView, sees: Callable[[str], bool]) -> dict[str, o
 
 
 def _first(members: Sequence[dict[str, object]], size: int) -> Sequence[dict[str, object]]:
-    """As many as take that many bytes; of one that reads very many partitions these are left out."""
+    """Return the first members that fit into ``size`` bytes. A large member is listed without its partitions."""
     told: list[dict[str, object]] = []
     for member in members:
         some, taken = member, len(json.dumps(member))
@@ -375,7 +379,7 @@ def _first(members: Sequence[dict[str, object]], size: int) -> Sequence[dict[str
 
 
 class _Total:
-    """The sum of the known lags, None if there is none, and how many are not known."""
+    """The sum of the known lags, None without any, and the number of unknown ones."""
 
     __slots__ = ("_known", "_sum", "_unknown")
 
@@ -395,7 +399,9 @@ class _Total:
 
 
 def _late(node: Host, name: GroupName, total: _Total) -> dict[str, object]:
-    """Lag in seconds as of the last look. Of a group that was not behind then: 0, or it has fallen behind since."""
+    """Return the lag in seconds as last sampled; for a group without a sample 0, or None if it has fallen
+    behind since.
+    """
     seen = node.recorder.lags.get(name)
     seconds, exact = (None if total.told["lag"] else 0.0, True) if seen is None else seen[1:]
     return {"lag_seconds": None if seconds is None else round(seconds, 1), "lag_exact": exact}

@@ -1,11 +1,11 @@
-"""What went through a node lately: rings of samples in bounded memory, so that pictures need no other server.
+"""The recent traffic of a node: rings of samples in bounded memory, so that charts need no other server.
 
-A *series* has two rings, an hour in steps of :data:`FINE_S` and a day in steps of :data:`COARSE_S`. A series of a
-counter adds up what came in each step, one of a gauge keeps what was measured (in coarse steps the highest). Steps in
-which nothing was told cost nothing: they are filled in when the next value comes, or when somebody looks: with 0 in a
-counter, with what was measured last in a gauge.
+A *series* has two rings: an hour in steps of :data:`FINE_S` and a day in steps of :data:`COARSE_S`. A series of a
+counter sums the amounts of each step; a series of a gauge keeps the measured value (in coarse steps the highest). Steps
+without a sample cost nothing. They are filled in at the next sample or read: with 0 in a counter, with the last value
+in a gauge.
 
-Times are seconds of a monotonic clock, so a clock that is set moves nothing.
+Times are seconds of a monotonic clock, so that setting the clock does not shift the history.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ COARSE_S = 600
 _FINE_STEPS = 180
 _COARSE_STEPS = 144
 SERIES_BYTES = 1800
-"""What a series takes: its rings, its object, its key and its place."""
+"""Memory of a series: its rings, its object, its key and its dictionary entry."""
 _RATE_STEPS = 3
-"""Over how many steps a present rate is told."""
+"""Steps over which the present rate is averaged."""
 _QUIET_S = 3600.0
-"""A series in which nothing has changed for so long makes room for a new one."""
+"""A series without a change for this long makes room for a new one."""
 
 
 class Span(Enum):
-    """How far back; the values are what requests say."""
+    """The length of a history; the values are those of the query."""
 
     HOUR = "hour"
     DAY = "day"
@@ -41,12 +41,12 @@ class Span(Enum):
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """The number of steps."""
         return _FINE_STEPS if self is Span.HOUR else _COARSE_STEPS
 
 
 class Ring:
-    """The last ``steps`` values; ``at`` is the number of the step that was written last."""
+    """The last ``steps`` values. ``at`` is the number of the step written last."""
 
     __slots__ = ("_values", "at")
 
@@ -57,7 +57,7 @@ class Ring:
         self.at = at
 
     def _go_to(self, step: int, fill: float) -> None:
-        """Have ``step`` be the one that is written, those between filled; an earlier one changes nothing."""
+        """Advance to ``step``, and fill the steps between; an earlier step changes nothing."""
         values = self._values
         steps = len(values)
         for missing in range(max(self.at + 1, step - steps + 1), step + 1):
@@ -65,14 +65,14 @@ class Ring:
         self.at = max(self.at, step)
 
     def add(self, step: int, amount: float) -> None:
-        """``amount`` more came in a step."""
+        """Add ``amount`` to a step."""
         self._go_to(step, 0.0)
         place = step % len(self._values)
         before = self._values[place]
         self._values[place] = amount if isnan(before) else before + amount
 
     def put(self, step: int, value: float, *, highest: bool) -> None:
-        """``value`` was measured in a step; with ``highest`` it counts if it is higher than what was."""
+        """Set the value of a step; with ``highest``, only if it is higher than before."""
         place = step % len(self._values)
         if step > self.at:
             self._go_to(step, self._values[self.at % len(self._values)])
@@ -82,12 +82,14 @@ class Ring:
             self._values[place] = value
 
     def last(self, step: int, fill: float | None) -> list[float | None]:
-        """The values of all steps up to and with ``step``, oldest first, None where nothing is known. Steps after the
-        last that was written are ``fill``; None: what was written last."""
+        """Return the values of all steps up to and including ``step``, oldest first, None where unknown.
+
+        Steps after the last written one have the value ``fill``; None: the last written value.
+        """
         return [self.one(at, fill) for at in range(step - len(self._values) + 1, step + 1)]
 
     def one(self, step: int, fill: float | None) -> float | None:
-        """The value of one step, as :meth:`last` tells it."""
+        """Return the value of a step, as :meth:`last` does."""
         values, at = self._values, self.at
         if step > at:
             if fill is not None:
@@ -100,7 +102,7 @@ class Ring:
 
 
 class Series:
-    """An hour and a day of one thing."""
+    """The history of one quantity, over an hour and a day."""
 
     __slots__ = ("_coarse", "_fine", "_is_counter", "changed")
 
@@ -111,7 +113,7 @@ class Series:
         self.changed = now
 
     def tell(self, now: float, value: float) -> None:
-        """So much came since the last time, or: this was measured."""
+        """Add a sample: the amount since the last sample for a counter, the measured value for a gauge."""
         fine, coarse = int(now // FINE_S), int(now // COARSE_S)
         if self._is_counter:
             self._fine.add(fine, value)
@@ -122,42 +124,44 @@ class Series:
         self.changed = now
 
     def points(self, span: Span, now: float) -> list[float | None]:
-        """The whole steps of ``span``, oldest first: of a counter what came a second, of a gauge what was measured.
+        """Return the complete steps of ``span``, oldest first: amounts per second for a counter, values for a gauge.
 
-        The step that lasts still is not among them."""
+        The current step is not included.
+        """
         ring = self._fine if span is Span.HOUR else self._coarse
-        # What comes before a sample belongs to the step that has ended: one more has to pass until it is whole.
+        # A sample belongs to the step that has just ended, so a step is complete only one step later.
         found = ring.last(int(now // span.step_s) - 1, 0.0 if self._is_counter else None)
         if not self._is_counter:
             return found
         return [None if one is None else one / span.step_s for one in found]
 
     def rate(self, now: float) -> float:
-        """What came a second in the last whole steps, of a counter."""
+        """Return a counter's amount per second over the last complete steps."""
         end = int(now // FINE_S)
         return sum(self._fine.one(step, 0.0) or 0.0 for step in range(end - _RATE_STEPS, end)) / (_RATE_STEPS * FINE_S)
 
 
 class History:
-    """Series by family and key. ``most`` says how many of each family there may be; ``held`` is told by how many bytes
-    the memory that they take has changed."""
+    """Series by family and key.
+
+    ``most``: largest number of series per family. ``held`` is called with each change in bytes of their memory.
+    """
 
     def __init__(self, most: Mapping[str, int], held: Callable[[int], None]) -> None:
         self._most = most
         self._held = held
-        # Those that have changed lately are behind the others.
+        # Series in order of their last change, the oldest first.
         self._families: dict[str, dict[Hashable, Series]] = {family: {} for family in most}
         self.left_out = dict.fromkeys(most, 0)
-        """Values that were not kept, since there was no room for a series of theirs."""
+        """Per family, samples that were dropped because there was no room for a new series."""
 
     def count(self, family: str, key: Hashable, now: float, amount: float) -> None:
-        """So much came of something that is counted; the first time is when something did."""
+        """Add an amount to a counter; the series begins with the first amount that is not 0."""
         if amount:
             self._tell(family, key, now, amount, counter=True)
 
     def measure(self, family: str, key: Hashable, now: float, value: float) -> None:
-        """This was measured. What stays as it is needs no room beyond that of its series, nor does what is 0 and never
-        was anything else."""
+        """Record a gauge's value. A gauge that was always 0 gets no series."""
         known = self._families[family].get(key)
         if value or known is not None:
             self._tell(family, key, now, value, counter=False)
@@ -185,22 +189,22 @@ class History:
         return True
 
     def forget(self, family: str, keys: Iterable[Hashable]) -> None:
-        """What these were is no more."""
+        """Drop the series of these keys."""
         for key in keys:
             if self._families[family].pop(key, None) is not None:
                 self._held(-SERIES_BYTES)
 
     def keys(self, family: str) -> list[Hashable]:
-        """Of which things there are series."""
+        """Return the keys that have a series in a family."""
         return list(self._families[family])
 
     def points(self, family: str, key: Hashable, span: Span, now: float) -> list[float | None] | None:
-        """See :meth:`Series.points`; None where there is no such series."""
+        """Return :meth:`Series.points`, None without a series."""
         one = self._families[family].get(key)
         return None if one is None else one.points(span, now)
 
     def rate(self, family: str, key: Hashable, now: float) -> float:
-        """See :meth:`Series.rate`; 0 where there is no such series."""
+        """Return :meth:`Series.rate`, 0 without a series."""
         one = self._families[family].get(key)
         return 0.0 if one is None else one.rate(now)
 
@@ -209,10 +213,11 @@ class History:
 
 
 class Ends:
-    """When a partition had become how long: what a position's lag is in seconds.
+    """The past ends of a partition with their times, from which a lag in seconds is derived.
 
-    The end is told again and again; a bounded number of times at which it had changed is kept, every second one is
-    given up when there are too many."""
+    A bounded number of times at which the end had changed is kept. When there are too many, every second one is
+    dropped.
+    """
 
     __slots__ = ("_ends", "_seen", "_times")
     MOST = 120
@@ -223,13 +228,13 @@ class Ends:
         self._seen = 0.0
 
     def tell(self, now: float, end: int) -> None:
-        """The offset behind the last record is ``end``."""
+        """Record that the partition's end is now ``end``, the offset behind the last record."""
         times, ends = self._times, self._ends
         if ends and end < ends[-1]:
-            del times[:], ends[:]  # another log of this name
+            del times[:], ends[:]  # another log with the same name
         if not ends or end > ends[-1]:
             if ends and self._seen > times[-1]:
-                self._put(self._seen, ends[-1])  # until then it had not moved
+                self._put(self._seen, ends[-1])  # the end had not moved until then
             self._put(now, end)
         self._seen = now
 
@@ -240,14 +245,17 @@ class Ends:
         self._ends.append(end)
 
     def age(self, offset: int, now: float) -> tuple[float, bool] | None:
-        """How many seconds ago the record at ``offset`` came, spread evenly between two looks, and whether that is
-        known: False if it is older than what is remembered, and so at least as old. None: it has not come."""
+        """Return the seconds since the record at ``offset`` was appended, interpolated between two samples, and whether
+        it is exact.
+
+        False: the record is older than all samples, so it is at least as old. None: the record does not exist yet.
+        """
         times, ends = self._times, self._ends
         if not ends or offset >= ends[-1]:
             return None
         if offset < ends[0]:
             return now - times[0], False
-        # The last look at which it was not there yet.
+        # Find the last sample at which the record did not exist yet.
         low, high = 0, len(ends) - 1
         while high - low > 1:
             middle = (low + high) // 2

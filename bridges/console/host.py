@@ -1,4 +1,4 @@
-"""What the console needs of the node that it shows: its own words for it, so that the node can start it."""
+"""The node as the console needs it: protocols that the node implements, so that the node can import the console."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Limits(Protocol):
 
 
 class AllMetrics(Protocol):
-    """What all workers count (see :class:`bridges.node.worker_metrics.WorkerMetrics`)."""
+    """The metrics of all workers (see :class:`bridges.node.worker_metrics.WorkerMetrics`)."""
 
     def rendered(self, shows: Callable[[Mapping[str, str]], bool]) -> AsyncGenerator[bytes, None]: ...
 
 
 class Host(Protocol):
-    """A node, as the console knows it."""
+    """The node that a console shows."""
 
     @property
     def catalog(self) -> Catalog: ...
@@ -68,7 +68,7 @@ class Host(Protocol):
     def access_rules(self) -> AccessRules | None: ...
     @property
     def cluster(self) -> Membership:
-        """Who owns what."""
+        """Return the members of the cluster and the owners of its slots."""
 
     @property
     def client_quotas(self) -> ClientQuotas: ...
@@ -76,7 +76,7 @@ class Host(Protocol):
     def metrics(self) -> Metrics: ...
     @property
     def worker_metrics(self) -> AllMetrics | None:
-        """Of the first of several workers."""
+        """Return the metrics of all workers, on the first of several workers; otherwise None."""
 
     @property
     def budget(self) -> MemoryBudget: ...
@@ -86,31 +86,31 @@ class Host(Protocol):
     def static_config(self) -> Mapping[str, str]: ...
     @property
     def group_directories(self) -> Mapping[str, GroupDirectory]:
-        """The groups of each front that has some."""
+        """Return the groups of each front that has groups."""
 
     @property
     def job_directories(self) -> Mapping[str, JobDirectory]:
-        """The jobs that tell each front of themselves."""
+        """Return the jobs that report to each front."""
 
     @property
     def transaction_directories(self) -> Mapping[str, TransactionDirectory]:
-        """The transactional ids that each front coordinates."""
+        """Return the transactional ids that each front coordinates."""
 
     @property
     def group_states(self) -> GroupStates:
-        """What coordinators know of their groups."""
+        """Return the access to the coordinators' states of groups."""
 
     @property
     def topic_sizes(self) -> TopicSizes:
-        """What other nodes have of topics."""
+        """Return the access to the sizes of topics at other nodes."""
 
     @property
     def recorder(self) -> Recorder:
-        """What remembers the traffic of the last day."""
+        """Return the recorder of the last day's traffic."""
 
     @property
     def not_promised(self) -> Sequence[tuple[str, bool]]:
-        """What the node does not promise as it is set up, in sentences, and whether only because a setting says so."""
+        """Return the promises that the node does not make, as sentences, and whether only because of a setting."""
 
     @property
     def phase(self) -> Enum: ...
@@ -118,7 +118,7 @@ class Host(Protocol):
     def is_serving(self) -> bool: ...
     @property
     def failure(self) -> str | None:
-        """Why the process cannot do its work any more."""
+        """Return why the process cannot do its work any more, None if it can."""
 
     def describe(self) -> dict[str, object]:
-        """Who the node is, where it listens, and how it keeps data."""
+        """Return the node's identity, its addresses, and how it stores data."""

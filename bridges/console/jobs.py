@@ -1,4 +1,4 @@
-"""Jobs over HTTP: what programs that run elsewhere have told a front of themselves."""
+"""Jobs over HTTP: programs elsewhere that report their state to a front."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bridges.console.host import Host
 
 
 class JobHandlers:
-    """``/api/jobs``."""
+    """Handler of ``/api/jobs``."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -21,8 +21,9 @@ class JobHandlers:
         app.router.add_get("/api/jobs", self.list)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All that are known, by front, in the order of :meth:`JobDirectory.jobs`, or a page of them
-        (:mod:`bridges.console.paging`)."""
+        """List all known jobs by front, in the order of :meth:`JobDirectory.jobs`, or a page
+        (:mod:`bridges.console.paging`).
+        """
         self._access.require_node(request, Operation.DESCRIBE)
         found = [(front, view) for front, directory in self._node.job_directories.items() for view in directory.jobs()]
         return await paging.listed(

@@ -1,7 +1,7 @@
-"""Records as lines of JSON: what the HTTP interface and the commands ``produce`` and ``tail`` exchange.
+"""Records as lines of JSON, as the HTTP interface and the commands ``produce`` and ``tail`` exchange them.
 
-A line is an object with any of ``key``, ``value``, ``headers``, ``partition``, ``timestamp``. Bytes that are UTF-8 are
-given as text in ``key`` and ``value``; others as base64 in ``key_base64`` and ``value_base64``, header values as an
+A line is an object with any of ``key``, ``value``, ``headers``, ``partition``, ``timestamp``. Bytes that are UTF-8
+appear as text in ``key`` and ``value``; other bytes as base64 in ``key_base64`` and ``value_base64``, in a header as an
 object ``{"base64": ...}``. A value that is a JSON number, list or object is stored as its JSON text.
 """
 
@@ -19,11 +19,11 @@ from bridges.formats.records import Record, told_headers
 
 _KEYS = frozenset({"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"})
 _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
-"""Keys that reading adds and writing ignores, so that what was read can be written again."""
+"""Keys that reading adds and writing ignores, so that lines read can be written again."""
 
 
 _FURTHEST_MS = 1 << 53
-"""From 1970, of times before it."""
+"""The earliest time, in milliseconds before 1970."""
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
@@ -32,7 +32,7 @@ class BadLine(LogError):
 
 
 def parse_line(line: bytes) -> tuple[Record, int | None]:
-    """The record of a line, and the partition it asks for (None: by key). Raises BadLine."""
+    """Parse a line; return its record, and the partition that it names (None: chosen by key). Raises BadLine."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -49,7 +49,7 @@ def parse_line(line: bytes) -> tuple[Record, int | None]:
 
 
 def to_line(record: Record, partition: int) -> bytes:
-    """A record as one line of JSON, newline included."""
+    """Return a record as a line of JSON, with the newline."""
     document: dict[str, Any] = {"partition": partition, "offset": record.offset}
     if record.timestamp != -1:
         document["timestamp"] = record.timestamp
@@ -65,7 +65,7 @@ _PIECE = 64 * 1024
 
 
 def line_parts(record: Record, partition: int) -> Iterator[bytes]:
-    """:func:`to_line` in pieces, empty ones among them, none of which takes long however long the record is."""
+    """Yield :func:`to_line` in pieces. Each piece takes a short time however long the record is; some are empty."""
     if record.size <= _PIECE:
         yield to_line(record, partition)
         return
@@ -107,7 +107,7 @@ def _json(value: Any) -> bytes:
 
 
 def _pieces(data: bytes, size: int = _PIECE) -> Iterator[tuple[memoryview, bool]]:
-    """Pieces of ``data``, and whether each is the last; at least one."""
+    """Yield pieces of ``data``, at least one, each with whether it is the last."""
     view = memoryview(data)
     for start in range(0, max(len(view), 1), size):
         yield view[start : start + size], start + size >= len(view)
@@ -158,7 +158,7 @@ def _bytes(document: Mapping[str, Any], key: str) -> bytes | None:
 
 
 def _text(value: Any, what: str) -> bytes | None:
-    """Text, or what is stored as its JSON text. Raises BadLine."""
+    """Return text as bytes, and any other JSON value as its JSON text. Raises BadLine."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,5 +1,4 @@
-"""What the requests of an HTTP application hold of the node's memory: each has an account, from its head to the last
-byte of its answer."""
+"""The memory of HTTP requests: each request has an account of the budget, from its head to its answer's last byte."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 _MEMORY = web.RequestKey("memory", RequestMemory)
 _SMALL = 16 * 1024
-"""An answer of so many bytes is the socket's in one go."""
+"""An answer up to this size goes to the socket at once."""
 
 _PIECE = 256 * 1024
 """Bytes of an answer that are written at once."""
@@ -25,14 +24,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Counted:
-    """``middleware`` gives each request an account of ``budget`` for as long as it is in progress."""
+    """The middleware that gives each request an account of ``budget`` while it is in progress."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The answer counts until the client has taken it."""
+        """Run the handler with an account. A large answer counts until the client has read it."""
         with RequestMemory(self._budget) as memory:
             request[_MEMORY] = memory
             response = await handler(request)
@@ -47,14 +46,14 @@ class Counted:
 
 
 def memory_of(request: web.Request) -> RequestMemory:
-    """The account of a request in progress."""
+    """Return the account of a request in progress."""
     return request[_MEMORY]
 
 
 async def sent(
     request: web.Request, parts: Sequence[bytes | bytearray | memoryview], kind: str, status: int = 200
 ) -> web.StreamResponse:
-    """An answer of ``parts`` that was sent, and counted until the client had taken it."""
+    """Send ``parts`` as the answer, counted until the client has read it, and return the response."""
     size = sum(map(len, parts))
     request[_MEMORY].take(Kind.RESPONSES, size)
     response = web.StreamResponse(status=status, headers={"Content-Type": kind, "Cache-Control": "no-store"})
@@ -67,7 +66,7 @@ async def sent(
 
 
 def _together(parts: Sequence[bytes | bytearray | memoryview]) -> Iterator[bytes | bytearray | memoryview]:
-    """The bytes of ``parts`` in pieces of a bounded size, many small ones joined."""
+    """Yield the bytes of ``parts`` in pieces of bounded size; small parts are joined."""
     small: list[bytes | bytearray | memoryview] = []
     size = 0
     for part in parts:

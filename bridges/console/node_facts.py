@@ -1,4 +1,4 @@
-"""What a node promises and what not, and which users it knows, over HTTP."""
+"""A node's promises and users over HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NodeFactHandlers:
-    """``/api/promises`` and ``/api/users``."""
+    """Handlers of ``/api/promises`` and ``/api/users``."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -28,16 +28,20 @@ class NodeFactHandlers:
         app.router.add_get("/api/users", self.users)
 
     async def promises(self, request: web.Request) -> web.Response:
-        """``durability``, and what is not promised as the node is set up (``not_promised``): a ``sentence`` each, and
-        whether a setting gives it up (``chosen``)."""
+        """Return ``durability`` and the promises that the node does not make (``not_promised``).
+
+        Each is a ``sentence``, with whether a setting gives it up (``chosen``).
+        """
         self._access.require_node(request, Operation.DESCRIBE)
         node = self._node
         told = [{"sentence": sentence, "chosen": chosen} for sentence, chosen in node.not_promised]
         return web.json_response({"durability": node.describe()["durability"], "not_promised": told})
 
     async def users(self, request: web.Request) -> web.StreamResponse:
-        """Users of the node's file by name, and the mechanisms of SCRAM that each may use; never a password. All, or a
-        page of them (:mod:`bridges.console.paging`)."""
+        """List the users of the node's file by name, with their SCRAM mechanisms, never a password.
+
+        All, or a page of them (:mod:`bridges.console.paging`).
+        """
         self._access.require_node(request, Operation.DESCRIBE)
         users = [*self._node.authenticator.users.items()]
 

@@ -1,4 +1,4 @@
-"""What the JSON interface is, as an OpenAPI document: one table, compared with the routes by a test."""
+"""The JSON interface as an OpenAPI document, built from one table that a test compares with the routes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ def _sorted_by(*names: str) -> dict[str, Any]:
 
 
 class Operation(Struct, frozen=True):
-    """One request. ``query`` and ``body`` are schemas by name; ``needed`` names of the body that must be there.
-    ``lines``: what comes, or is sent, is a record a line."""
+    """One kind of request.
+
+    ``query`` and ``body`` are schemas by name; ``needed`` are required names of the body. ``lines``: the body, or the
+    answer, has one record per line.
+    """
 
     method: str
     path: str
@@ -206,7 +209,7 @@ OPERATIONS = (
 
 
 def document(version: str) -> dict[str, Any]:
-    """The OpenAPI document of a node of that version."""
+    """Return the OpenAPI document for a node of that version."""
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
         paths.setdefault(one.path, {})[one.method.lower()] = _described(one)
@@ -254,7 +257,7 @@ _ERROR = "#/components/schemas/Error"
 
 
 class OpenApiHandlers:
-    """``/api/openapi.json``."""
+    """Handler of ``/api/openapi.json``."""
 
     def __init__(self, version: str) -> None:
         self._document = json.dumps(document(version)).encode()
@@ -263,5 +266,5 @@ class OpenApiHandlers:
         app.router.add_get("/api/openapi.json", self.told)
 
     async def told(self, request: web.Request) -> web.StreamResponse:
-        """The document."""
+        """Return the document."""
         return await sent(request, [self._document], "application/json")

@@ -1,6 +1,7 @@
-"""Pages of long lists: searched, sorted and cut on the node, none of them larger than :data:`MOST_BYTES`.
+"""Pages of long lists: searched, sorted and cut on the node, none larger than :data:`MOST_BYTES`.
 
-A request that says ``limit`` gets a page; one that does not gets all of it, row by row (:mod:`bridges.console.rows`).
+A request with ``limit`` gets a page. A request without it gets the whole list, row by row
+(:mod:`bridges.console.rows`).
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from bridges.console import rows
 from bridges.console.errors import RequestError
 
 MOST_BYTES = 240 * 1024
-"""Of rows; with what stands around them an answer stays below 256 KiB."""
+"""Bytes of rows in a page; with its other fields an answer stays below 256 KiB."""
 MOST_ROWS = 500
 _RUN = 500
 FIELDS = frozenset({"limit", "skip", "search", "sort", "descending"})
-"""What of a query says which page."""
+"""Fields of a query that select the page."""
 _SEARCHED = 249
-"""Longest text to search for: that of a topic's name."""
+"""Longest text to search for: the longest name of a topic."""
 T = TypeVar("T")
 Row = Mapping[str, object]
 
 
 class Page(Struct, frozen=True):
-    """What of a list is wanted: ``limit`` rows behind the first ``skip`` of those whose name has ``search`` in it."""
+    """A page of a list: ``limit`` rows after the first ``skip``, of those whose name contains ``search``."""
 
     limit: int
     skip: int = 0
@@ -39,16 +40,16 @@ class Page(Struct, frozen=True):
     descending: bool = False
 
     def finds(self, name: str) -> bool:
-        """Whether ``name`` has what is searched for in it, whatever its case."""
+        """Return whether ``name`` contains the searched text, ignoring case."""
         return not self.search or self.search in name.lower()
 
     def keyed(self, value: float) -> float:
-        """What rows are sorted by in ascending order, so that names are in that order where values are the same."""
+        """Return the key by which rows sort in ascending order, so that rows with equal values sort by name."""
         return -value if self.descending else value
 
 
 def page_of(request: web.Request, sorts: Collection[str]) -> Page | None:
-    """The page that a request asks for, None for all of the list. Raises RequestError."""
+    """Return the page that a request asks for, None for the whole list. Raises RequestError."""
     query = request.query
     if "limit" not in query:
         return None
@@ -68,19 +69,19 @@ def page_of(request: web.Request, sorts: Collection[str]) -> Page | None:
 
 
 def whole(text: str, what: str, low: int) -> int:
-    """A whole number of a query. Raises RequestError."""
+    """Parse a whole number of a query. Raises RequestError."""
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < low:
         raise RequestError(f"{what} = {text!r} is not a whole number from {low} on")
     return int(text)
 
 
 def flag(request: web.Request, name: str) -> bool:
-    """Whether a query says that something is so."""
+    """Return whether a flag of a query is set."""
     return request.query.get(name, "false").lower() in ("true", "1", "yes", "")
 
 
 async def chosen(items: Iterable[S | None], page: Page, *, descending: bool = False) -> tuple[list[S], int]:
-    """Those of ``items`` that are on the page, and how many there are of all pages; None is passed over."""
+    """Return the items on the page, sorted, and their number on all pages. None among ``items`` is skipped."""
     runs: list[list[S]] = [[]]
     async for one in in_turns(items):
         if one is not None:
@@ -109,8 +110,11 @@ async def answer(
     head: Row | None = None,
     room: int | None = None,
 ) -> web.Response:
-    """An object with ``head``, the rows that ``row`` makes of ``items`` (None now and then), ``total``, and ``next``:
-    what to skip for the next page, null where there is none. What would be too large is left to that, too."""
+    """Return a page: ``head``, the rows that ``row`` makes of ``items``, ``total``, and ``next``.
+
+    ``row`` may yield None between rows. ``next`` is the ``skip`` of the next page, null on the last. Rows that would
+    make the page too large are left to the next page.
+    """
     pieces: list[str] = []
     size = 0
     taken = 0
@@ -144,7 +148,9 @@ async def listed(
     head: Row | None = None,
     as_they_are: bool = False,
 ) -> web.StreamResponse:
-    """All of ``found``, or the page that is asked for: searched and sorted by ``name``, or ``as_they_are``."""
+    """Answer with all of ``found`` or the requested page: searched and sorted by ``name``, or in order with
+    ``as_they_are``.
+    """
     asked = page_of(request, {"name"})
     page = Page(len(found)) if asked is None else asked
 

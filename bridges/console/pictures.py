@@ -1,4 +1,4 @@
-"""What went through the node lately, over HTTP: of the node, a topic, a group and its partitions."""
+"""The recent traffic over HTTP: of the node, of a topic, and of a group and its partitions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from bridges.console.paging import Page, chosen
 from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
 
 _PLACES = 12
-"""Partitions of a group in one picture: those that are furthest behind."""
+"""Most partitions of a group in an answer: those furthest behind."""
 _GROUPS = 7
-"""Groups in the picture of a topic."""
+"""Most groups in the answer for a topic."""
 _LOOKED_AT = 1_000
-"""Partitions of a topic whose lag such a picture sums up."""
+"""Most partitions of a topic whose lag is summed for a group."""
 Points = list[float | None]
 
 
 class PictureHandlers:
-    """``/api/history``, and the same of topics and groups."""
+    """Handlers of ``/api/history``, and of the histories of topics and groups."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -40,8 +40,11 @@ class PictureHandlers:
         app.router.add_get("/api/groups/{group}/history", self.group)
 
     async def node(self, request: web.Request) -> web.Response:
-        """The node's: ``cpu`` (of one core), ``memory`` and ``held`` (bytes), ``late`` (seconds that beats of the loop
-        came late, a second), and of each front what went through it."""
+        """Return the node's history.
+
+        ``cpu`` (of one core), ``memory`` and ``held`` (bytes), ``late`` (seconds per second that the event loop ran
+        late), and connections and traffic of each front.
+        """
         self._access.require_node(request, Operation.DESCRIBE)
         span = _span(request)
         names = list(self._node.metrics.fronts)
@@ -56,8 +59,10 @@ class PictureHandlers:
         return self._answer(span, {**own, "fronts": fronts})
 
     async def topic(self, request: web.Request) -> web.Response:
-        """What went through each front into and out of a topic, in records and bytes a second; and the lag in it, in
-        ``records`` and ``seconds``, of the groups that are furthest behind."""
+        """Return the traffic of a topic through each front, in and out, in records and bytes per second.
+
+        Also the lag, in ``records`` and ``seconds``, of the groups that are furthest behind in it.
+        """
         name = request.match_info["topic"]
         self._access.require_topic(request, Operation.DESCRIBE, name)
         self._node.catalog.topic(name)
@@ -89,8 +94,11 @@ class PictureHandlers:
                 yield {"group": group, "space": space, **told}
 
     async def group(self, request: web.Request) -> web.Response:
-        """Lag of a group in ``records`` and ``seconds``, its ``trend``, and the same of the partitions that are
-        furthest behind. Query: ``space``."""
+        """Return the lag of a group in ``records`` and ``seconds``, its ``trend``, and the lag in its most delayed
+        partitions.
+
+        Query: ``space``.
+        """
         name = (request.query.get("space", CONSUMERS), request.match_info["group"])
         self._access.require_group(request, Operation.DESCRIBE, name[1])
         span, recorder = _span(request), self._node.recorder
@@ -121,7 +129,7 @@ class PictureHandlers:
         return rounded(self._node.recorder.history.points(family, key, span, time.monotonic()))
 
     def _answer(self, span: Span, body: dict[str, Any]) -> web.Response:
-        # The end of the last whole step.
+        # End of the last complete step.
         end_ms = time.time_ns() // 1_000_000 - int(time.monotonic() % span.step_s * 1000)
         head = {"span": span.value, "step_s": span.step_s, "end_ms": end_ms}
         left_out = self._node.recorder.history.left_out
@@ -130,7 +138,7 @@ class PictureHandlers:
 
 
 def rounded(points: Sequence[float | None] | None) -> Points | None:
-    """With as many digits as a picture shows."""
+    """Return the points with as many digits as a chart shows."""
     if points is None:
         return None
     return [None if one is None else int(one) if one >= 1000 or one == int(one) else round(one, 3) for one in points]

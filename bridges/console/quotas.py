@@ -19,7 +19,7 @@ _Quota = tuple[Entity, Mapping[QuotaKey, float]]
 
 
 class QuotaHandlers:
-    """``/api/quotas``. Who may describe the node's configuration sees them, who may alter that changes them."""
+    """Handlers of ``/api/quotas``. To see quotas needs DESCRIBE_CONFIGS on the node, to change them ALTER_CONFIGS."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -31,13 +31,16 @@ class QuotaHandlers:
         app.router.add_post("/api/quotas/remove", self.remove)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All of them, or a page (:mod:`bridges.console.paging`)."""
+        """List all quotas, or a page of them (:mod:`bridges.console.paging`)."""
         self._access.require_node(request, Operation.DESCRIBE_CONFIGS)
         return await paging.listed(request, "quotas", await self._node.client_quotas.find({}), _name, _told)
 
     async def set(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``entity``, an object with ``user``, ``client-id``, both, or ``ip``, null being the default, and
-        ``values``, an object of quotas."""
+        """Set quotas of an entity.
+
+        Body: ``entity``, an object with ``user``, ``client-id``, both, or ``ip`` (null: the default); ``values``, an
+        object of quotas.
+        """
         self._access.require_node(request, Operation.ALTER_CONFIGS)
         body = await json_object(request, {"entity", "values"})
         values = body.get("values")
@@ -52,7 +55,7 @@ class QuotaHandlers:
         return await rows.answer(request, "quotas", [_told((entity, self._node.client_quotas.rules.of(entity)))])
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``entity``; ``keys``, a list of quotas, all of them when it is left out."""
+        """Remove quotas of an entity. Body: ``entity``; ``keys``, a list of quotas (default: all)."""
         self._access.require_node(request, Operation.ALTER_CONFIGS)
         body = await json_object(request, {"entity", "keys"})
         keys = body.get("keys", [])

@@ -1,4 +1,4 @@
-"""Records over HTTP, as lines of JSON, in both directions and streamed."""
+"""Records over HTTP, as lines of JSON, read and written as streams."""
 
 from __future__ import annotations
 
@@ -39,44 +39,44 @@ if TYPE_CHECKING:
     from bridges.log.remote.readable import ReadableLog
 
 FRONT = "http"
-"""What metrics call this way in and out."""
+"""Name of the HTTP interface in metrics."""
 
 _BATCH_RECORDS = 1000
 _BATCH_BYTES = 256 * 1024
 _IN_FLIGHT = 16
-"""Batches of one request that may wait for durability before reading of its body stops."""
+"""Batches in flight per request, above which reading of its body pauses."""
 _LINGER_S = 0.02
-"""How long records wait for more of the body before they are appended."""
+"""Seconds that records wait for more of the body before they are appended."""
 _READ_BYTES = 256 * 1024
 _PENDING_BYTES = 4 * 1024 * 1024
-"""Records of one request that wait for more of their partition."""
+"""Bytes of a request's records that wait for more records of their partition."""
 _PENDING_PARTITION = 1024
-"""What a partition of a request takes by itself."""
+"""Memory of a request per partition, besides its records."""
 _LINE_BYTES = 64 * 1024
-"""A line that is longer is received when there is room for all of it."""
+"""A longer line is received only when there is memory for all of it."""
 _ROOM_S = 30.0
-"""How long a line, or a record that is decompressed, waits for memory."""
+"""Seconds that a line, or a record being decompressed, waits for memory."""
 _SENDING = 64 * 1024
-"""What an answer holds on its way, here and in its socket."""
+"""Memory of an answer being sent, in the process and in its socket."""
 _READ_LEAST = 16 * 1024
 _LOOK = 100_000
-"""Records that a search looks at where it does not say how many."""
+"""Records that a search examines by default."""
 _LOOK_MOST = 10_000_000
 _READERS_AT_ONCE = 8
-"""Readers whose batches are being rendered; each may hold one decompressed record."""
+"""Readers whose batches are rendered at a time; each may hold one decompressed record."""
 _STALLED_S = 60.0
-"""How long one of them may keep the others waiting without reading."""
+"""Seconds that a reader may keep the others waiting without reading."""
 
 
 class _Pending(Struct):
-    """Records of one partition that are not handed to its log yet."""
+    """Records of a partition that have not been appended yet."""
 
     batch: BatchBuilder = field(default_factory=BatchBuilder)
     size: int = 0
 
 
 class RecordHandlers:
-    """``/api/topics/{topic}/records``."""
+    """Handlers of ``/api/topics/{topic}/records``."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -84,7 +84,7 @@ class RecordHandlers:
         self._traffic = node.metrics.front(FRONT)
         self._followers: set[asyncio.Task[object]] = set()
         self._inflated_bytes = node.limits.batch_inflated_bytes
-        # Of its own: who reads slowly holds up nothing but the console.
+        # The console's own, so that its slow readers delay only the console.
         self._works = SlicedWorks(_READERS_AT_ONCE)
         self._growing = asyncio.Lock()
 
@@ -93,20 +93,20 @@ class RecordHandlers:
         app.router.add_get("/api/topics/{topic}/records", self.read)
 
     def stop(self) -> None:
-        """End all streams that follow a topic; they would never end by themselves."""
+        """Cancel all streams that follow a topic; they do not end by themselves."""
         for task in self._followers:
             task.cancel()
 
     def close(self) -> None:
-        """To be called when no request is in progress any more."""
+        """Stop rendering. To be called when no request is in progress."""
         self._works.close()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def produce(self, request: web.Request) -> web.Response:
-        """Append the lines of the body. Answers once all are durable: how many, and their offsets by partition.
+        """Append the lines of the body. When all are durable, answer with their number and their offsets by partition.
 
-        A line that is wrong ends the request with 400, its number and the number of records stored before it.
+        An invalid line ends the request with 400, its line number, and the number of records stored.
         """
         memory = memory_of(request)
         writer = _Writer(self._node, self._topic(request, Operation.WRITE), memory)
@@ -123,7 +123,7 @@ class RecordHandlers:
             await writer.settle()
             return error_response(error, status_of(error), line=number, stored=writer.stored)
         except BodyStalled as error:
-            with suppress(LogError):  # then it tells how much was stored all the same
+            with suppress(LogError):  # the answer reports the number of stored records in any case
                 await writer.finish()
             return error_response(error, 408, line=number, stored=writer.stored)
         finally:
@@ -133,12 +133,15 @@ class RecordHandlers:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, request: web.Request) -> web.StreamResponse:
-        """Stream records as lines. Query: ``partition`` (default all), ``offset`` (a number, ``earliest`` or
-        ``latest``) or ``since_ms`` (a time), ``limit`` (records in all), ``follow`` (wait for more).
+        """Stream records as lines.
 
-        With any of ``text``, ``key``, ``header`` (NAME or NAME=TEXT) and ``until_ms`` the records that have all of it;
-        at most ``look`` are looked at, and the last line tells how many were (``looked``), and the offset at which to
-        go on in each partition (``next``)."""
+        Query: ``partition`` (default: all), ``offset`` (a number, ``earliest`` or ``latest``) or ``since_ms`` (a time),
+        ``limit`` (records in all), ``follow`` (wait for more).
+
+        With any of ``text``, ``key``, ``header`` (NAME or NAME=TEXT) and ``until_ms``, only records that match all of
+        them are sent. At most ``look`` records are examined, and the last line has their number (``looked``) and the
+        offset at which to continue in each partition (``next``).
+        """
         topic = self._topic(request, Operation.READ)
         query = request.query
         logs = self._logs(topic, query.get("partition"))
@@ -170,11 +173,11 @@ class RecordHandlers:
                 told = {"looked": looking - search.left, "next": reached}
                 await response.write(json.dumps(told).encode() + b"\n")
         except LogError as error:
-            # The status line is gone already: the failure is the last line.
+            # The status line has been sent, so the error becomes the last line.
             await response.write(json.dumps(error_body(error)).encode() + b"\n")
         finally:
             self._followers.discard(task)
-            del task  # whose error keeps this frame if it was cancelled
+            del task  # a cancelled task's exception keeps this frame
         await response.write_eof()
         return response
 
@@ -223,18 +226,19 @@ class RecordHandlers:
                         try:
                             batches = await log.read_committed(positions[log], held)
                             size = sum(len(batch.payload) for batch in batches)
-                            # One batch is read whole; and who waits for room to decompress it holds no more than that.
+                            # A batch is read whole. A reader that waits for memory to decompress it holds no more than
+                            # that batch.
                             memory.give(Kind.READS, held)
                             memory.take(Kind.READS, size)
                             held = size
                             if not batches:
-                                break  # an operator has declared lost what is there
+                                break  # the rest was declared lost by an operator
                             progress = True
                             wanted = Wanted(log.partition, positions[log], end, left, search=search)
                             lines = rendered(batches, wanted, self._inflated_bytes)
                             count = batches[-1].end_offset - batches[0].base_offset
                             await self._send(response, lines, wanted, count, memory)
-                            # A search that has enough goes on behind the record that it looked at last.
+                            # A search that has ended continues behind the last record that it examined.
                             reached = wanted.at if wanted.is_over and search is not None else batches[-1].end_offset
                             positions[log] = max(positions[log], reached)
                             left -= wanted.records
@@ -242,7 +246,7 @@ class RecordHandlers:
                         except OffsetOutOfRange:
                             if positions[log] >= log.log_start_offset:
                                 raise
-                            positions[log] = log.log_start_offset  # it starts later now
+                            positions[log] = log.log_start_offset  # the log was trimmed
                         finally:
                             memory.give(Kind.READS, held)
                 if not follow:
@@ -255,10 +259,11 @@ class RecordHandlers:
     async def _send(
         self, response: web.StreamResponse, lines: Sliced[None], wanted: Wanted, records: int, memory: RequestMemory
     ) -> None:
-        """Write ``lines`` as they are made: the first at once, more off the event loop.
+        """Write ``lines`` as they are rendered: the first on the event loop, the rest in a thread.
 
-        A large record waits for room in the budget as it is decompressed, a stretch at a time, and is counted until it
-        is written. One grows at a time: of several that hold a part and wait for more none would go on.
+        A large record is decompressed in steps. Before each step it waits for memory in the budget, and it counts until
+        it is written. Only one record grows at a time: several that each hold a part and wait for more would block each
+        other.
         """
         ended, piece = advance(lines)
         if piece:
@@ -289,7 +294,7 @@ class RecordHandlers:
                             memory.take(Kind.READS, wanted.held)
                             counted = wanted.held
                     if piece:
-                        # A client that reads nothing must not keep a turn from others.
+                        # A client that does not read must not keep its turn from the others.
                         try:
                             async with asyncio.timeout(_STALLED_S):
                                 await response.write(piece)
@@ -304,7 +309,7 @@ class RecordHandlers:
 
 
 class _Moved:
-    """Wakes a reader when one of its logs moves."""
+    """A waiter that wakes a reader when one of its logs moves."""
 
     def __init__(self, logs: dict[ReadableLog, int]) -> None:
         self._event = asyncio.Event()
@@ -321,7 +326,7 @@ class _Moved:
     async def wait(self) -> None:
         await self._event.wait()
         for log in self._logs:
-            await log.ready()  # a log that failed is opened anew; one that was deleted ends the stream
+            await log.ready()  # a failed log is opened again; a deleted log ends the stream
 
     def close(self) -> None:
         for log in self._logs:
@@ -329,10 +334,10 @@ class _Moved:
 
 
 class _Writer:
-    """Groups records into batches per partition and appends them, a bounded number at a time.
+    """Groups records into batches per partition and appends them, with a bounded number in flight.
 
-    What it holds is counted in ``memory``: records that wait for more of their partition, and batches until the log
-    has let go of them, whoever still waits for the answer.
+    ``memory`` counts the records that wait for more of their partition, and the batches in flight until the log has
+    released them, even if the request has ended.
     """
 
     def __init__(self, node: Host, topic: Topic, memory: RequestMemory) -> None:
@@ -351,7 +356,7 @@ class _Writer:
         self._max_bytes = node.logs.admission.rules(topic.name).max_message_bytes
 
     async def add(self, record: Record, partition: int | None) -> None:
-        """Take one record in. Raises BadLine, and LogError of earlier appends."""
+        """Add a record. Raises BadLine, and LogError of earlier appends."""
         if partition is None or partition < 0:
             if not self._active:
                 raise BadLine(f"topic {self._topic.name!r} was ended: all its partitions are sealed")
@@ -387,9 +392,9 @@ class _Writer:
             return
         pending.batch, pending.size = BatchBuilder(), 0
         self._waiting -= waited
-        self._next += 1  # records without a key stay together, batch by batch
+        self._next += 1  # records without a key change partition batch by batch
         self._active = self._topic.active
-        # Few are longer than a step: those have one large record.
+        # Few batches are longer than a step: those with one large record.
         payload = batch.finish() if waited <= _BATCH_BYTES else await worked_off(batch.finish_in_slices())
         newest = batch.max_timestamp
         count, size = len(batch), len(payload)
@@ -421,31 +426,31 @@ class _Writer:
         span["records"] += count
 
     async def finish(self) -> None:
-        """Append what is left and wait until all of it is durable. Raises LogError."""
+        """Append the remaining records, and wait until all are durable. Raises LogError."""
         await self.flush()
         while self._futures:
             await self._futures.pop(0)
 
     async def flush(self) -> None:
-        """Append everything taken in so far. Raises LogError."""
+        """Append all records added so far. Raises LogError."""
         for partition in list(self._pending):
             await self._flush(partition)
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """Drop the results of the appends in flight."""
         for future in self._futures:
             if not future.cancel():
                 future.exception()
 
     async def settle(self) -> None:
-        """Wait for what was appended, whatever became of it, so that ``stored`` is final."""
+        """Wait for all appends in flight, whatever their result, so that ``stored`` is final."""
         await asyncio.gather(*self._futures, return_exceptions=True)
 
 
 class _Lines:
-    """Lines of a body, without ever holding more than one line and one chunk.
+    """The lines of a body. At most one line and one chunk are in memory.
 
-    What is held is counted in ``memory``, and more of a long line is received only when there is room for it.
+    ``memory`` counts them; the rest of a long line is received only when there is memory for it.
     """
 
     def __init__(self, request: web.Request, limit: int, memory: RequestMemory) -> None:
@@ -453,16 +458,16 @@ class _Lines:
         self._limit = limit
         self._memory = memory
         self._counted = 0
-        # Bytes of the body, where they are known: what is compressed becomes longer than it says.
+        # Remaining bytes of the body, None if unknown: a compressed body becomes longer than its length says.
         self._to_come = None if "Content-Encoding" in request.headers else request.content_length
         self._ready: deque[bytes] = deque()
         self._rest = bytearray()
         self._ended = False
 
     async def next(self, idle: Callable[[], Awaitable[None]]) -> bytes | None:
-        """The next line, None at the end. ``idle`` is awaited when the client lets us wait for it.
+        """Return the next line, None at the end. ``idle`` is awaited when the client keeps us waiting.
 
-        Raises BadLine when the line is too long.
+        Raises BadLine if the line is too long.
         """
         while not self._ready and not self._ended:
             await self._receive(idle)
@@ -498,14 +503,15 @@ class _Lines:
         await self._count(idle)
 
     async def _count(self, idle: Callable[[], Awaitable[None]]) -> None:
-        """Have counted what is held, and what may follow in a line that is long already. Raises RequestError."""
+        """Count the lines in memory, and the possible rest of a line that is long already. Raises RequestError."""
         wanted = sum(map(_room_for, self._ready)) + len(self._rest)
         if len(self._rest) > _LINE_BYTES:
-            # All that it may become, at once: of those that hold a part and wait for more none would go on.
+            # Count the whole line at once: several lines that each hold a part and wait for more would block each
+            # other.
             to_come = self._limit if self._to_come is None else self._to_come
             wanted += len(self._rest) + 2 * min(self._limit, to_come)
         if wanted > self._counted:
-            await idle()  # what waits for this line would keep its room
+            await idle()  # records that wait for more lines would keep their memory
             try:
                 async with asyncio.timeout(_ROOM_S):
                     await self._memory.admit(Kind.REQUESTS, wanted, instead=self._counted)
@@ -517,7 +523,7 @@ class _Lines:
 
 
 def _room_for(line: bytes) -> int:
-    """Bytes that a line takes: of a long one there is a second copy while it is parsed."""
+    """Return the bytes that a line takes; a long line counts twice, because parsing makes a copy."""
     return len(line) if len(line) <= _LINE_BYTES else 2 * len(line)
 
 
@@ -536,7 +542,7 @@ def _position(log: ReadableLog, text: str) -> int:
 
 
 def _search(query: Mapping[str, str]) -> Search | None:
-    """What records are searched for, None if for nothing. Raises RequestError."""
+    """Return the search of a query, None without one. Raises RequestError."""
     if not query.keys() & {"text", "key", "header", "until_ms", "look"}:
         return None
     look = _whole(query.get("look"), "look", 1, _LOOK)

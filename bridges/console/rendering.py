@@ -1,4 +1,4 @@
-"""Stored batches as lines of JSON, slice by slice."""
+"""Rendering of stored batches as lines of JSON, slice by slice."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ _SLICE_RECORDS = 100
 _SLICE_BYTES = 64 * 1024
 _SEARCHED = 1024 * 1024
 LARGE = 1024 * 1024
-"""Bytes of a record that is counted by itself: others are no more than what is counted for its reader anyway."""
+"""Bytes above which a record is counted by itself; smaller ones fit into what is counted for their reader anyway."""
 STEP = PIECE
-"""Bytes by which a record becomes longer in a step, where its codec goes piece by piece. Blocks of lz4 may have more:
-what they have become is counted once the record is there."""
+"""Most bytes that a record grows by in a step, if its codec decompresses piece by piece. A block of lz4 may be larger:
+it is counted once the record is decompressed.
+"""
 
 
 class Wanted(Struct):
-    """What of a partition is rendered: offsets ``[start, end)``, at most ``limit`` records (negative: no limit).
-    ``records`` counts those that were; ``held``: bytes of the large one that is being rendered, or decompressed;
-    ``grows``: it is being decompressed, and a step may add :data:`STEP` to it. With a ``search`` only what that
-    finds is rendered. ``at``: the offset behind the record that was looked at last."""
+    """A rendering of a partition's offsets ``[start, end)``, at most ``limit`` records (negative: no limit).
+
+    ``records``: number rendered so far. ``held``: bytes of the large record that is being rendered or decompressed.
+    ``grows``: it is being decompressed, and a step may add :data:`STEP` to it. ``search``: render only what it finds.
+    ``at``: the offset behind the record examined last.
+    """
 
     partition: int
     start: int
@@ -42,14 +45,17 @@ class Wanted(Struct):
 
     @property
     def is_over(self) -> bool:
-        """Enough was found, or looked at."""
+        """Return whether the limit of records, or of the search, is reached."""
         return self.records == self.limit or (self.search is not None and self.search.left <= 0)
 
 
 class Search(Struct):
-    """What records are searched for, one that has all of it: ``text`` in key, value or a header's value, ``key``, and a
-    ``header`` with a value that has ``header_text`` in it. At most ``left`` more are looked at. Of long values the
-    first mebibyte is."""
+    """A search for records that match all of its fields.
+
+    ``text`` in key, value or a header's value; ``key``; a ``header`` whose value contains ``header_text``; a time of at
+    most ``until_ms`` (negative: any). At most ``left`` more records are examined. Of a long value only the first
+    mebibyte is searched.
+    """
 
     left: int
     text: bytes = b""
@@ -59,7 +65,7 @@ class Search(Struct):
     until_ms: int = -1
 
     def finds(self, record: Record) -> bool:
-        """Whether ``record`` is one of these; it counts as looked at."""
+        """Return whether ``record`` matches; it counts as examined."""
         self.left -= 1
         if self.until_ms >= 0 and record.timestamp > self.until_ms:
             return False
@@ -85,14 +91,17 @@ def _large(size: int) -> int:
 
 
 def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int) -> Sliced[None]:
-    """Yield what is to be written, often nothing. Where a batch cannot be read on, a line says why, with the
-    offset of the record that is wrong; the rest of the batch is left out."""
+    """Yield the bytes to write, often none.
+
+    If a batch cannot be decoded, a line has the error and the offset of the bad record; the rest of the batch is
+    skipped.
+    """
     lines: list[bytes] = []
     size = seen = reached = 0
     for batch in batches:
         try:
             records = records_of(format_of(batch.flags), batch, inflated_bytes, wanted.start)
-            decompressed = 0  # since the last record, and what is passed over is not known to be nothing
+            decompressed = 0  # bytes since the last record; a None may stand for decompressed bytes
             most = wanted.limit - wanted.records if wanted.limit >= 0 and wanted.search is None else -1
             for record in bounded(records, most):
                 seen += 1

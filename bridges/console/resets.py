@@ -1,4 +1,4 @@
-"""Positions of groups over HTTP: set to where a partition begins or ends, to an offset or a time; shown before that."""
+"""Resets of groups' positions over HTTP: to a partition's start or end, an offset or a time, with a dry run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TO = ("earliest", "latest", "offset", "time")
 
 
 class ResetHandlers:
-    """``/api/groups/{group}/reset``."""
+    """Handler of ``/api/groups/{group}/reset``."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -41,12 +41,15 @@ class ResetHandlers:
         app.router.add_post("/api/groups/{group}/reset", self.reset)
 
     async def reset(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``topic``; ``partitions`` (a list; all when it is left out); ``to``: ``earliest``, ``latest``,
-        ``offset`` (with ``offset``, brought to within what there is) or ``time`` (with ``time_ms``: the first record
-        that is not older, else the end); ``space``; ``dry_run``: only show. Answers with what was, and what is then, of
-        the first :data:`_TOLD` of its ``partitions``.
+        """Set the positions of a group, or show the result.
 
-        409 while the group has members, and where somebody commits meanwhile."""
+        Body: ``topic``; ``partitions`` (a list; default: all); ``to``: ``earliest``, ``latest``, ``offset`` (with
+        ``offset``, clamped to the existing records) or ``time`` (with ``time_ms``: the first record that is not older,
+        else the end); ``space``; ``dry_run``: only show. The answer has the positions before and after, of the first
+        :data:`_TOLD` ``partitions``.
+
+        409 while the group has members, and if a member commits meanwhile.
+        """
         body = await json_object(request, _FIELDS)
         group, topic = request.match_info["group"], body.get("topic")
         space = body.get("space", CONSUMERS)
@@ -126,7 +129,7 @@ def _number(body: dict[str, Any], key: str) -> int:
 
 
 def _row(log: ReadableLog, before: Committed | None, target: int) -> dict[str, object]:
-    """``change``: how many offsets a reader goes on, or back if negative; None of one that had no position."""
+    """Return a row; ``change`` is how many offsets the group moves (negative: back), None if it had no position."""
     return {
         "partition": log.partition,
         "before": None if before is None else before.offset,

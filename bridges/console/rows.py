@@ -1,7 +1,7 @@
-"""Answers that are lists as long as there are topics, partitions or groups: made and sent row by row.
+"""Answers with lists as long as there are topics, partitions or groups: made and sent row by row.
 
-Nobody holds a whole list, and the event loop does other things between the rows: whoever makes them gives a None now
-and then, where that has taken some work without a row.
+A whole list is never in memory, and the event loop serves others between the rows. The source of the rows yields None
+when it has worked for a while without a row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from bridges.log.remote.readable import ReadableLog
 
 STEP = 500
-"""Partitions or positions that are looked at before a None is given."""
+"""Partitions or positions that a source examines before it yields a None."""
 _PIECE = 32 * 1024
 _HELD = 64 * 1024
-"""What an answer holds on its way, here and in its socket."""
+"""Memory of an answer being sent, in the process and in its socket."""
 _OPENED_AT_ONCE = 100
 _Row = Mapping[str, object]
 
@@ -38,7 +38,7 @@ async def answer(
     tail: Callable[[], _Row] | None = None,
     status: int = 200,
 ) -> web.StreamResponse:
-    """Send an object whose ``key`` is the list of ``rows``; ``tail`` is asked when they are sent."""
+    """Send an object whose ``key`` is the list of ``rows``; ``tail`` is called after the last row."""
     memory_of(request).take(Kind.RESPONSES, _HELD)
     headers = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
     response = web.StreamResponse(status=status, headers=headers)
@@ -60,6 +60,6 @@ async def answer(
 
 
 async def opened(logs: Sequence[ReadableLog]) -> None:
-    """Return when all of them are open here, or their owners have told how they are now. Raises LogError."""
+    """Return when all logs are open here, or their owners have reported their state. Raises LogError."""
     for start in range(0, len(logs), _OPENED_AT_ONCE):
         await asyncio.gather(*(log.refresh() for log in logs[start : start + _OPENED_AT_ONCE]))

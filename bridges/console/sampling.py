@@ -1,8 +1,7 @@
-"""What a node tells its history, every :data:`bridges.console.history.FINE_S` seconds.
+"""The sampler of a node's history, run every :data:`bridges.console.history.FINE_S` seconds.
 
-A round looks at the counters of all topics, which costs most where something has changed, and at a bounded number of
-groups' positions: where there are more, groups have their turns in later rounds. Everything is done in turns with
-whatever else the event loop does.
+A round reads the counters of all topics, which costs most for those that have changed, and the positions of a bounded
+number of groups: with more groups, the others follow in later rounds. All work shares the event loop in turns.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ if TYPE_CHECKING:
 NODE, TOPICS, GROUPS, PLACES = "node", "topics", "groups", "places"
 """Families of series."""
 WAYS = ("records_in", "bytes_in", "records_out", "bytes_out")
-"""What is told of a topic and a front; keys are (topic, front, way)."""
+"""Quantities sampled per topic and front; keys are (topic, front, way)."""
 RECORDS, SECONDS = "records", "seconds"
-"""In which a lag is told; keys are (space, group, this), and with the place behind them."""
+"""Units of a lag; keys are (space, group, unit), for a partition followed by its place."""
 
 _NODE_SERIES = 200
 _POSITIONS = 10_000
-"""Positions that a round looks at."""
+"""Most positions that a round reads."""
 _ENDS = 2_000
-"""Partitions of which it is remembered when they had become how long."""
+"""Most partitions whose past ends are kept."""
 _ENDS_BYTES = 2_300
 _LEFT_PART = 4
 _WINDOW = 15
-"""Steps over which a trend is told."""
+"""Steps over which a trend is computed."""
 
 
 _ASKED_S = 3.0
-"""How long is waited for partitions that nobody used yet, and for what other nodes tell of theirs."""
+"""Seconds to wait for partitions that are not open yet, and for other nodes' answers."""
 
 
 async def refreshed(logs: Iterable[ReadableLog]) -> None:
-    """Have it known how logs are now, as far as that is possible in a short time: the ends of others are left out."""
+    """Refresh the state of logs for a short time; logs of other nodes that do not answer in time stay as they are."""
 
     async def attempt(log: ReadableLog) -> None:
         with suppress(LogError):  # shown as unknown; the node's log says why
@@ -69,13 +68,13 @@ async def refreshed(logs: Iterable[ReadableLog]) -> None:
 
 
 class Stalls(Protocol):
-    """How late the beats of the event loop came, together."""
+    """The total delay of the event loop's beats, in seconds."""
 
     seconds: float
 
 
 class Sampled(Protocol):
-    """What of a node is looked at."""
+    """The parts of a node that are sampled."""
 
     metrics: Metrics
     logs: Logs
@@ -89,7 +88,7 @@ class Sampled(Protocol):
 
 
 class Recorder:
-    """Fills the :attr:`history` of a node in at most ``most_bytes``; what they take counts in the node's budget."""
+    """Fills the :attr:`history` of a node, in at most ``most_bytes``, which count in the node's budget."""
 
     def __init__(self, node: Sampled, most_bytes: int) -> None:
         self._node = node
@@ -98,8 +97,9 @@ class Recorder:
         shares = {NODE: min(_NODE_SERIES, most), TOPICS: most * 3 // 4, GROUPS: most // 8, PLACES: most // 8}
         self.history = History(shares, lambda change: budget.attach(change, Kind.HISTORY))
         self.lags: dict[GroupName, tuple[int, float, bool]] = {}
-        """Of groups with something to read: records and seconds behind, and whether the seconds are known (else it is
-        at least as many), when they were looked at last."""
+        """Lag of groups that are behind, as last sampled: records, seconds, and whether the seconds are exact
+        (otherwise it is at least as many).
+        """
         self._most_lags = shares[GROUPS] * 4
         self._ends: dict[Place, Ends] = {}
         self._most_ends = min(_ENDS, most // 8)
@@ -108,7 +108,7 @@ class Recorder:
         self.is_on = most > 0
 
     async def look(self, _: int = 0) -> None:
-        """One round."""
+        """Run one round."""
         if not self.is_on:
             return
         now = monotonic()
@@ -148,7 +148,7 @@ class Recorder:
                     traffic.sampled = seen
 
     def rates(self, topic: str) -> dict[str, dict[str, float]]:
-        """Of each front through which something goes in or out of a topic now, how much a second."""
+        """Return the traffic per second of each front through which a topic is written or read now."""
         now, found = monotonic(), dict[str, dict[str, float]]()
         for front in self._node.metrics.fronts.values():
             if topic in front.topics:
@@ -158,7 +158,7 @@ class Recorder:
         return found
 
     def flow(self, topic: str, way: str, span: Span) -> list[float | None] | None:
-        """What went one ``way`` through all fronts together; None where nothing did."""
+        """Return the traffic of a topic in one ``way``, summed over all fronts; None if there was none."""
         now, total = monotonic(), None
         for front in self._node.metrics.fronts:
             points = self.history.points(TOPICS, (topic, front, way), span, now)
@@ -167,7 +167,7 @@ class Recorder:
         return total
 
     def topic_gone(self, topic: str, partitions: int) -> None:
-        """A topic was deleted: one that is made anew under its name has a history of its own."""
+        """Forget a deleted topic, so that a new topic of its name has a history of its own."""
         self.history.forget(TOPICS, [(topic, front, way) for front in self._node.metrics.fronts for way in WAYS])
         for number in range(partitions):
             if self._ends.pop((topic, number), None) is not None:
@@ -191,11 +191,11 @@ class Recorder:
                 await self._forget_gone()
                 continue
             if not self._node.group_states.is_here(name):
-                # Its coordinator looks at its positions.
+                # Its coordinator samples its positions.
                 self.lags.pop(name, None)
                 await turns.rest()
                 continue
-            # A list of places: more may come while others have their turn.
+            # Copy the places: they may change while the event loop serves others.
             places = [*progress.of_group(name).items()]
             if monotonic() < ask_until:
                 fresh = [place for place, _ in places if place not in asked]
@@ -250,11 +250,14 @@ class Recorder:
         return records, *(self._age(log, offset, ends, now) if records else (0.0, True))
 
     def age(self, log: ReadableLog, offset: int) -> tuple[float, bool]:
-        """How many seconds ago the record at ``offset`` came to an open log that keeps it or a later one; whether that
-        is known, or it is at least so long."""
+        """Return the seconds since the record at ``offset``, or the first kept one after it, was appended to an open
+        log.
+
+        Also return whether that is exact; if not, it is at least as long ago.
+        """
         now, ends = monotonic(), self._ends.get((log.topic, log.partition))
         if ends is not None:
-            ends.tell(now, log.high_watermark)  # what has come since the last look is known of, too
+            ends.tell(now, log.high_watermark)  # include the records since the last sample
         return self._age(log, offset, ends, now)
 
     def _age(self, log: ReadableLog, offset: int, ends: Ends | None, now: float) -> tuple[float, bool]:
@@ -262,20 +265,22 @@ class Recorder:
         found = None if ends is None else ends.age(offset, now)
         if found is not None and found[1]:
             return found
-        # The latest of a stretch of the log that has it among others; its owner alone has that.
+        # The index has the latest time of a stretch of the log around the record; only the owner has the index.
         stamp = log.state.index.time_at(offset) if isinstance(log, PartitionLog) else None
         least = 0.0 if stamp is None else max(0.0, time_ns() // 1_000_000 - stamp) / 1000
         return max(least, 0.0 if found is None else found[0]), False
 
     def trend(self, name: GroupName) -> float | None:
-        """Records a second by which a group's lag grows, over the last minutes; None where that is not known."""
+        """Return the growth of a group's lag over the last minutes, in records per second; None if unknown."""
         return trend_of(self.history.points(GROUPS, (*name, RECORDS), Span.HOUR, monotonic()))
 
     def lag_in(
         self, name: GroupName, places: Iterable[Place], what: str, span: Span
     ) -> Generator[None, None, list[float | None] | None]:
-        """The lag of a group in some of its partitions lately, in one step after the other: the sum of records, the
-        most of seconds. None where nothing is known of any."""
+        """Compute the recent lag of a group in some of its partitions, one partition per step.
+
+        The result is the sum of records, or the most of seconds; None if no partition has a series.
+        """
         now, total = monotonic(), None
         both = _sum if what == RECORDS else _most
         for place in places:
@@ -287,7 +292,7 @@ class Recorder:
 
 
 def trend_of(points: Sequence[float | None] | None) -> float | None:
-    """By how much what was measured in the steps of an hour grows a second, over the last minutes."""
+    """Return the growth per second over the last minutes of an hour's points."""
     return None if points is None else slope(points[-_WINDOW:], Span.HOUR.step_s)
 
 
@@ -300,7 +305,9 @@ def _sum(one: float | None, other: float | None) -> float | None:
 
 
 def slope(points: Iterable[float | None], step_s: float) -> float | None:
-    """By how much values grow a second: the line with the least squares through those that are known, two at least."""
+    """Return the growth per second: the slope of the least-squares line through the known values. None for fewer than
+    two.
+    """
     known = [(place * step_s, value) for place, value in enumerate(points) if value is not None]
     if len(known) < 2:
         return None

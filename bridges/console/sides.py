@@ -1,4 +1,4 @@
-"""One record as each protocol's readers get it, side by side: made by the translation that serves them."""
+"""A record side by side as the readers of each protocol get it, made by the translation that serves them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 _LARGEST = 1024 * 1024
-"""Bytes of a record that is shown like this."""
+"""Largest record, in bytes, that is shown like this."""
 _INFLATED = 16 * 1024 * 1024
-"""Bytes to which its batch may decompress, and how many times as many as it has are counted while it does."""
+"""Most bytes to which its batch may decompress; meanwhile _TIMES times the batch's bytes are counted, at most this."""
 _TIMES = 16
 _SHOWN = 4 * 1024
-"""Bytes of each of its fields."""
+"""Most bytes that are shown of each field."""
 _HEADERS = 100
 Shown = dict[str, object]
 
 
 class SideHandlers:
-    """``/api/topics/{topic}/partitions/{partition}/records/{offset}``."""
+    """Handler of ``/api/topics/{topic}/partitions/{partition}/records/{offset}``."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -47,8 +47,11 @@ class SideHandlers:
         app.router.add_get("/api/topics/{topic}/partitions/{partition}/records/{offset}", self.record)
 
     async def record(self, request: web.Request) -> web.Response:
-        """How the record at an offset, or the next one that there is, is stored, and what the readers of Kafka, Pravega
-        and YDB get of it. Of long fields the beginning is told, and ``size``."""
+        """Return how the record at an offset, or the next existing one, is stored, and how Kafka, Pravega and YDB
+        readers get it.
+
+        Of a long field the answer has the beginning, and its ``size``.
+        """
         name, number, offset = (request.match_info[one] for one in ("topic", "partition", "offset"))
         self._access.require_topic(request, Operation.READ, name)
         self._node.catalog.topic(name)
@@ -104,14 +107,14 @@ def _first(batch: StoredBatch, offset: int, inflated_bytes: int) -> Generator[No
 
 
 def _translated(record: Record, target: int, written_ms: int) -> Generator[None, None, Record]:
-    """What a reader of the format decodes of what is made for it."""
+    """Translate a record into the format ``target``, and return what a reader of that format decodes."""
     plug = FORMATS[target]
     builder = plug.builder(record.offset, record.offset + 1)
     builder.add(record)
     payload = yield from builder.finish_in_slices()
     made = StoredBatch(record.offset, record.offset + 1, target, payload, written_ms)
     found = yield from _first(made, record.offset, 2 * _LARGEST)
-    assert found is not None  # one was added
+    assert found is not None  # the batch has one record
     return found
 
 
@@ -152,7 +155,9 @@ def _ydb(shown: Record, original: Record) -> Shown:
 
 
 def _bytes(data: bytes | None) -> Any:
-    """``text``, or ``base64`` of what is none, and the ``size`` in bytes of all of it; None where there is nothing."""
+    """Return the ``text`` of bytes, or their ``base64`` if they are no text, with their total ``size``; None
+    for None.
+    """
     if data is None:
         return None
     some = data[:_SHOWN]
@@ -160,5 +165,5 @@ def _bytes(data: bytes | None) -> Any:
         return {"text": some.decode(), "size": len(data)}
     except UnicodeDecodeError as error:
         if error.start >= len(some) - 3 and len(data) > _SHOWN:
-            return {"text": some[: error.start].decode(), "size": len(data)}  # cut within a character
+            return {"text": some[: error.start].decode(), "size": len(data)}  # cut inside a character
         return {"base64": base64.b64encode(some).decode(), "size": len(data)}

@@ -1,4 +1,4 @@
-"""Health, metrics, and what the node is doing."""
+"""Health, metrics and status of the node over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNTOLD = "the reason is in the log, and told to who may look at the node"
 
 
 class StatusHandlers:
-    """``/healthz``, ``/readyz``, ``/metrics`` and ``/api/status``."""
+    """Handlers of ``/healthz``, ``/readyz``, ``/metrics`` and ``/api/status``."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -33,10 +33,10 @@ class StatusHandlers:
         app.router.add_get("/api/status", self.status)
 
     async def health(self, request: web.Request) -> web.Response:
-        """200 as long as the process can do its work; 503 with the reason when it cannot and should be replaced.
+        """Answer 200 as long as the process can do its work; 503 with the reason when it cannot and should be replaced.
 
-        That it is so everybody may know whom the request was let in for. The reason has names and paths in it: it is
-        told to who may look at the node.
+        Every client that was let in may see the status. The reason contains names and paths, so it needs DESCRIBE on
+        the node.
         """
         failure = self._node.failure
         told = failure
@@ -46,14 +46,17 @@ class StatusHandlers:
         return web.json_response(body, status=200 if failure is None else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
-        """200 while the node takes clients, 503 while it starts or drains."""
+        """Answer 200 while the node accepts clients, 503 while it starts or drains."""
         node = self._node
         ready = node.failure is None and node.is_serving
         return web.json_response({"ready": ready, "phase": node.phase.value}, status=200 if ready else 503)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """All that the node counts. Of topics, groups, transactional ids and jobs by name: what whoever asks may know
-        of. The first of several workers tells what all count, unless it is asked with ``alone``."""
+        """Return the node's metrics.
+
+        Samples that name topics, groups, transactional ids or jobs are left out unless the client may describe these.
+        The first of several workers returns the metrics of all, unless the query has ``alone``.
+        """
         shows, heads = partial(self._shows, request), {"Content-Type": CONTENT_TYPE_LATEST}
         workers = self._node.worker_metrics
         if workers is None or "alone" in request.query:
@@ -85,14 +88,18 @@ class StatusHandlers:
         return allowed
 
     def _is_stranger(self, request: web.Request) -> bool:
-        """Let in for health and numbers, whatever an authorizer would let strangers do."""
+        """Return whether the client has not logged in although logins are required: it was let in for health and
+        metrics.
+
+        The authorizer is not asked, whatever it allows to such clients.
+        """
         return self._node.authenticator.required and principal_of(request).is_anonymous
 
     async def status(self, request: web.Request) -> web.Response:
         node = self._node
         self._access.require_node(request, Operation.DESCRIBE)
         elsewhere: Parts[GroupName, None] = Parts()
-        """Groups that have nothing but members."""
+        """Groups with members and no positions."""
         async for name, _, _ in in_turns(live_groups(self._node.group_directories)):
             if not node.progress.has_positions(name):
                 elsewhere.of(name)[name] = None

@@ -1,4 +1,4 @@
-"""How many records and bytes there are of topics, in partitions that are in use: other nodes are asked for theirs."""
+"""The records and bytes of topics, in partitions that are in use; other nodes are asked for theirs."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 
 _KIND = "topic sizes"
 _AT_ONCE = 2_000
-"""Names in a question: half a megabyte at most."""
+"""Most names in a request to another node: half a megabyte."""
 
 
 _ASKED_S = 3.0
 
 
 class Size(NamedTuple):
-    """Of a topic, or a part of it."""
+    """The size of a topic, or of a part of it."""
 
     records: int = 0
     bytes: int = 0
 
 
 class Sizes(NamedTuple):
-    """What other nodes have of topics, in the order asked for; ``unanswered``: ids of the nodes that did not tell."""
+    """The sizes of topics at other nodes. ``unanswered``: ids of the nodes that did not answer."""
 
     of: dict[str, Size]
     unanswered: set[int]
 
     def told(self) -> dict[str, object]:
-        """Return what an answer says of nodes that are missing in it."""
+        """Return the field of an answer that names the missing nodes; empty if there are none."""
         return {"unanswered": sorted(self.unanswered)} if self.unanswered else {}
 
 
 class Sized(Protocol):
-    """What is used of a node."""
+    """The parts of a node that :class:`TopicSizes` uses."""
 
     node_id: int
     catalog: Catalog
@@ -62,7 +62,7 @@ class _Told(Struct, array_like=True):
 
 
 class TopicSizes:
-    """The sizes of topics at all nodes, at one of them: it asks the others, and answers them."""
+    """Access to the sizes of topics at all nodes: asks the others, and answers them."""
 
     def __init__(self, node: Sized, owners: Ownership, peers: Others) -> None:
         self._node = node
@@ -71,7 +71,7 @@ class TopicSizes:
         peers.serve(_KIND, _Asked, self._answer)
 
     async def elsewhere(self, names: Sequence[str]) -> Sizes:
-        """Return what other nodes have of topics."""
+        """Return the sizes of topics at other nodes."""
         found = Sizes({}, set())
         if names:
             others = [one for one in self._owners.nodes if one.node_id != self._node.node_id]
@@ -87,7 +87,7 @@ class TopicSizes:
                     before = found.of.get(name, Size())
                     found.of[name] = Size(before.records + size.records, before.bytes + size.bytes)
         except LogError:
-            found.unanswered.add(member.node_id)  # told with the list; the part that came counts
+            found.unanswered.add(member.node_id)  # the answer names the node; the sizes it has sent count
 
     async def _answer(self, asked: _Asked) -> _Told:
         turns = Turns()
@@ -105,7 +105,7 @@ class TopicSizes:
 
 
 def in_use(logs: Logs, topic: Topic) -> Iterator[PartitionLog]:
-    """Give the logs of a topic's partitions that are open at this node."""
+    """Yield the logs of a topic's partitions that are open at this node."""
     for partition in topic.partitions:
         log = logs.known(topic.name, partition.index)
         if log is not None and log.is_open:

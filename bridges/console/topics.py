@@ -37,7 +37,7 @@ _log = structlog.get_logger("anabranch.console")
 
 
 class TopicHandlers:
-    """``/api/topics`` and what lies below it, records excepted."""
+    """Handlers of ``/api/topics`` and the paths below it, except records."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -55,9 +55,11 @@ class TopicHandlers:
         app.router.add_post(f"{partition}/transactions/{{producer}}/end", self.end_transaction)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All topics in alphabetical order; record counts cover the partitions that are in use, at all nodes but those
-        that ``unanswered`` names. Or a page of them (:mod:`bridges.console.paging`), with rates; and with ``history``
-        what went in and out in the last hour."""
+        """List all topics in alphabetical order, or a page of them (:mod:`bridges.console.paging`).
+
+        Record counts cover the partitions in use, at all nodes except those in ``unanswered``. A page has rates; with
+        ``history`` also the traffic of the last hour.
+        """
         page = page_of(request, _SORTS)
         sizes = self._node.topic_sizes
         if page is None:
@@ -87,7 +89,7 @@ class TopicHandlers:
     def _row(self, name: str, others: Sizes, history: bool) -> Iterator[dict[str, object] | None]:
         topic = self._node.catalog.topics.get(name)
         if topic is None:
-            return  # deleted a moment ago
+            return  # deleted meanwhile
         recorder = self._node.recorder
         for row in self._summary(topic, others):
             if row is not None:
@@ -109,7 +111,9 @@ class TopicHandlers:
                 yield from self._summary(topics[name], others)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``name``, and optionally ``partitions``, ``config``, ``names`` (by protocol), ``validate_only``."""
+        """Create a topic. Body: ``name``, and optionally ``partitions``, ``config``, ``names`` (by protocol),
+        ``validate_only``.
+        """
         body = await json_object(request, {"name", "partitions", "config", "names", "validate_only"})
         name = body.get("name")
         if not isinstance(name, str):
@@ -124,11 +128,11 @@ class TopicHandlers:
         return await self._details(request, topic, status=201)
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
-        """Everything about one topic, with offsets of every partition."""
+        """Describe a topic, with the offsets of every partition."""
         return await self._details(request, self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS))
 
     async def alter(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``partitions`` (a larger number) and ``config`` (null removes a key)."""
+        """Change a topic. Body: ``partitions`` (a larger number) and ``config`` (null removes a key)."""
         topic = self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
         body = await json_object(request, {"partitions", "config"})
         catalog = self._node.catalog
@@ -141,7 +145,7 @@ class TopicHandlers:
         if body.get("partitions") is not None:
             self._access.require_topic(request, Operation.ALTER, topic.name)
             total = _whole(body, "partitions", total)
-        # Both are checked before either is done: a request is refused whole.
+        # Check both changes before either is made: a request is refused as a whole.
         catalog.check_config(topic.name, changes)
         if total != len(topic.partitions):
             catalog.check_partitions(topic.name, total)
@@ -156,9 +160,10 @@ class TopicHandlers:
         return web.json_response({"deleted": topic.name})
 
     async def skip(self, request: web.Request) -> web.Response:
-        """Have readers pass over a batch that cannot be read. Body: ``offset``, and ``force`` for one that can.
+        """Have readers skip a batch that cannot be read. Body: ``offset``, and ``force`` for one that can be.
 
-        Answers with the offsets skipped, ``first`` to ``end`` - 1, and why they could not be read."""
+        The answer has the skipped offsets, ``first`` to ``end`` - 1, and why they could not be read.
+        """
         topic = self._topic(request, Operation.DELETE)
         body = await json_object(request, {"offset", "force"})
         offset = _whole(body, "offset", -1)
@@ -170,9 +175,11 @@ class TopicHandlers:
         return web.json_response({"partition": log.partition, "first": first, "end": end, "reason": reason})
 
     async def transactions(self, request: web.Request) -> web.Response:
-        """The open transactions of a partition, the one that readers of committed data wait for first: ``producer_id``,
-        and what :func:`bridges.console.transactions.opened` says of it; and of the partition ``last_stable_offset`` and
-        ``end_offset``."""
+        """List the open transactions of a partition, the first one that holds back the last stable offset first.
+
+        Each has ``producer_id`` and the fields of :func:`bridges.console.transactions.opened`; the partition has
+        ``last_stable_offset`` and ``end_offset``.
+        """
         log = self._partition(request, self._topic(request, Operation.DESCRIBE))
         await log.ready()
         told = await transactions.opened(self._node, self._access, request, log)
@@ -187,9 +194,11 @@ class TopicHandlers:
         )
 
     async def end_transaction(self, request: web.Request) -> web.Response:
-        """End an open transaction that nobody ends any more. Body: ``commit``, whether its records become visible.
+        """End an open transaction that has no coordinator any more. Body: ``commit``, whether its records become
+        visible.
 
-        Answers with the ``offset`` of its end and the partition's ``last_stable_offset`` behind it."""
+        The answer has the ``offset`` of its marker, and the partition's new ``last_stable_offset``.
+        """
         topic = self._topic(request, Operation.DELETE)
         body = await json_object(request, {"commit"})
         commit = body.get("commit")
@@ -219,14 +228,14 @@ class TopicHandlers:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def _topic(self, request: web.Request, *operations: Operation) -> Topic:
-        """The topic that a request names, to which all of this may be done."""
+        """Return the topic of a request. Raises RequestError unless all operations on it are allowed."""
         name = request.match_info["topic"]
         for operation in operations:
             self._access.require_topic(request, operation, name)
         return self._node.catalog.topic(name)
 
     def _partition(self, request: web.Request, topic: Topic) -> PartitionLog:
-        """The log of the partition that a request names. Raises RequestError."""
+        """Return the log of the partition that a request names. Raises RequestError."""
         number = request.match_info["partition"]
         log = self._node.logs.get(topic.name, int(number)) if number.isascii() and number.isdigit() else None
         if log is None:
@@ -301,8 +310,11 @@ class TopicHandlers:
         )
 
     def _partition_row(self, topic: Topic, info: PartitionInfo, log: ReadableLog) -> dict[str, object]:
-        """``keys`` are fractions of all keys; ``oldest_ms`` is the age of what is kept longest, as far as is known to
-        the log's index: no record of its first 64 KiB is younger. Its owner alone knows it, and what was skipped."""
+        """Return the row of a partition.
+
+        ``keys`` are fractions of the key space. ``oldest_ms`` is a time from the log's index: no record of the first 64
+        KiB is younger. Only the owner knows it, and what was skipped.
+        """
         index = log.state.index if isinstance(log, PartitionLog) and log.high_watermark else None
         return {
             "partition": info.index,
@@ -345,11 +357,11 @@ _SORTS: dict[str, Callable[[Host, Topic, Sizes], float] | None] = {
     "bytes": _bytes,
     **{way: _rate(way) for way in WAYS},
 }
-"""By what topics are sorted; a topic of many partitions is looked at in one go, up to the most there may be of one."""
+"""Sort keys of topics. All partitions of a topic are read in one turn, up to the most that a topic may have."""
 
 
 def _fewer(points: Sequence[float | None]) -> Sequence[float | None] | None:
-    """A third of the points, each the mean of three."""
+    """Return a third of the points, each the mean of three."""
     some = ([one for one in points[place : place + 3] if one is not None] for place in range(0, len(points), 3))
     return rounded([sum(known) / len(known) if known else None for known in some])
 
@@ -359,7 +371,7 @@ def _compaction(view: CleanerView | None) -> dict[str, object] | None:
 
 
 def _importing(topic: Topic) -> str | None:
-    """The migration that fills the topic, and alone may write to it."""
+    """Return the migration that fills the topic and alone may write to it, None without one."""
     return topic.imported.migration if topic.imported is not None and topic.imported.is_running else None
 
 
@@ -384,7 +396,7 @@ def _texts(body: Mapping[str, Any], key: str) -> dict[str, str]:
 
 
 def _config_text(name: str, value: Any) -> str:
-    """Numbers and booleans are as good as their text."""
+    """Return the text of a configuration's value; numbers and booleans are accepted."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):

@@ -1,4 +1,4 @@
-"""Transactions over HTTP: those that the node's fronts coordinate, by their transactional ids."""
+"""Transactions over HTTP: those that the node's fronts coordinate, by transactional id."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.console")
 
 _TOLD = 500
-"""Open transactions of a partition that one answer names."""
+"""Most open transactions of a partition in an answer."""
 _MOST_HELD = 10_000
-"""Open transactions among which those are found that hold back most."""
+"""Most open transactions that are compared for how many records they hold back."""
 _Others = Mapping[tuple[str, str], TransactionView]
-"""What other nodes coordinate, by transactional id and front."""
+"""Transactions that other nodes coordinate, by transactional id and front."""
 
 
 class TransactionHandlers:
-    """``/api/transactions`` and what lies below it."""
+    """Handlers of ``/api/transactions`` and the paths below it."""
 
     def __init__(self, node: Host) -> None:
         self._node = node
@@ -50,8 +50,10 @@ class TransactionHandlers:
         app.router.add_post("/api/transactions/{transaction}/abort", self.abort)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All transactional ids in alphabetical order, or a page of them (:mod:`bridges.console.paging`). Query:
-        ``open``, only those of which something is."""
+        """List all transactional ids in alphabetical order, or a page of them (:mod:`bridges.console.paging`).
+
+        Query: ``open``, only those with an open transaction.
+        """
         only_open = flag(request, "open")
         page = page_of(request, {"name"})
         others = await self._others()
@@ -62,15 +64,17 @@ class TransactionHandlers:
         return await paging.answer("transactions", found, partial(self._told, others=others), page, total)
 
     async def holding(self, request: web.Request) -> web.StreamResponse:
-        """Open transactions of all partitions that this node has in use, those that hold back most records first: all,
-        or a page of them (:mod:`bridges.console.paging`). Query: ``hanging``, only those that nobody coordinates."""
+        """List the open transactions of all partitions in use at this node, those that hold back most records first.
+
+        All, or a page of them (:mod:`bridges.console.paging`). Query: ``hanging``, only those without a coordinator.
+        """
         only_hanging = flag(request, "hanging")
         found: list[tuple[int, dict[str, object]]] = []
         async for log in in_turns(self._node.logs):
             if log.high_watermark == log.last_stable_offset or not log.is_open:
                 continue
             if self._node.catalog.stream_of(log.topic, log.partition) is None:
-                continue  # what a front keeps by itself
+                continue  # a front's internal log
             if not self._access.topic(request, Operation.DESCRIBE, log.topic):
                 continue
             for one in await opened(self._node, self._access, request, log):
@@ -133,8 +137,10 @@ class TransactionHandlers:
             yield None if found is None else told(one[1], found, now_ms)
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
-        """One transactional id, and of an open transaction the groups and ``partitions`` that are part of it: all, or a
-        page of these (:mod:`bridges.console.paging`)."""
+        """Describe a transactional id, with the groups and ``partitions`` of its open transaction.
+
+        All partitions, or a page of them (:mod:`bridges.console.paging`).
+        """
         name = request.match_info["transaction"]
         self._access.require_transaction(request, Operation.DESCRIBE, name)
         front, _, view = await self._found(name)
@@ -160,9 +166,10 @@ class TransactionHandlers:
         )
 
     async def abort(self, request: web.Request) -> web.Response:
-        """Abort what is open of a transactional id. What it wrote is never shown, and its producer is fenced.
+        """Abort the open transaction of a transactional id: its records are never shown, and its producer is fenced.
 
-        Answers with the id as it is then: markers that take long are on their way still."""
+        The answer has the id's state after the decision; markers may still be on their way.
+        """
         name = request.match_info["transaction"]
         self._access.require_transaction(request, Operation.WRITE, name)
         front, directory, before = await self._found(name)
@@ -176,10 +183,11 @@ class TransactionHandlers:
         return web.json_response(told(front, view, _now_ms()))
 
     async def forget(self, request: web.Request) -> web.Response:
-        """Forget transactional ids of which nothing is open.
+        """Forget transactional ids without an open transaction, and return their number (``forgotten``).
 
-        Body: ``name``, of one, or with ``prefix`` the beginning of all their names; ``idle_ms``, for how long they were
-        not used at least. Answers with how many (``forgotten``)."""
+        Body: ``name``, of one id, or with ``prefix`` the beginning of names; ``idle_ms``, how long they must have been
+        unused.
+        """
         body = await json_object(request, {"name", "prefix", "idle_ms"})
         name, idle_ms, is_prefix = body.get("name"), body.get("idle_ms", 0), body.get("prefix", False)
         if not isinstance(name, str) or not isinstance(is_prefix, bool):
@@ -211,9 +219,12 @@ class TransactionHandlers:
 
 
 async def opened(node: Host, access: Access, request: web.Request, log: PartitionLog) -> list[dict[str, object]]:
-    """The first open transactions of a partition: ``producer_id``; ``first_offset``; ``appended_ms``, about when that
-    was appended; whether a front of any node knows of it (``coordinated``); and what it tells of it (``transaction``),
-    None where that is not to be told."""
+    """Return the first open transactions of a partition.
+
+    Each has ``producer_id``; ``first_offset``; ``appended_ms``, the approximate time of that offset's append;
+    ``coordinated``, whether a front of any node knows it; and ``transaction``, the front's view of it, None if the
+    client may not see it.
+    """
     some = dict(islice(log.state.transactions.open.items(), _TOLD))
     known: dict[int, tuple[str, TransactionView]] = {}
     for front, directory in node.transaction_directories.items():
@@ -241,7 +252,7 @@ async def opened(node: Host, access: Access, request: web.Request, log: Partitio
 
 
 def told(front: str, view: TransactionView, now_ms: int) -> dict[str, object]:
-    """A transactional id in an answer; ``topics`` is how many its open transaction writes to."""
+    """Return the row of a transactional id. ``topics`` is the number of topics that its open transaction writes to."""
     return {
         "transactional_id": view.transactional_id,
         "front": front,
