@@ -1,4 +1,4 @@
-"""What a node finds through its entry point: the document's dialect sbp-v0.1, and servers of elastic-stream."""
+"""Entry points of a node: backends that speak the document's dialect sbp-v0.1, and servers of elastic-stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DocumentBackend(Backend):
-    """Servers that speak sbp-v0.1, and listeners that do."""
+    """Backend of servers that speak sbp-v0.1; also offers listeners that do."""
 
     speaks = ("anabranch", "v0.1")
     appends_move = False
@@ -54,7 +54,7 @@ class DocumentBackend(Backend):
 
 
 class ElasticStreamBackend(Backend):
-    """Servers of elastic-stream, whose known faults the client works around."""
+    """Backend of elastic-stream's servers, whose known faults the client works around."""
 
     speaks = ("elastic-stream", "0.2")
     limits = tuple(

@@ -1,4 +1,4 @@
-"""What a client of the document's dialect raises."""
+"""Errors of a client of the document's dialect."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ RECLAIMED_DETAIL = b"reclaimed"
 
 
 class DocumentError(SbpError):
-    """A request, or one element of it, was refused. ``document_code`` is what the document calls it, ``code`` the
-    finer one of :class:`~sbp_back.errors.ErrorCode` that the server had in mind, ``detail`` what it added.
+    """Refusal of a request, or of one element of it. ``document_code``: the document's code; ``code``: the finer one of
+    :class:`~sbp_back.errors.ErrorCode` behind it; ``detail``: the server's addition.
 
-    A request that the server could not bring to its end in time ends so, too; see :attr:`outcome_unknown`."""
+    Also raised for a request that the server could not finish in time; see :attr:`outcome_unknown`.
+    """
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.code, status.message)
@@ -27,10 +28,12 @@ class DocumentError(SbpError):
 
     @property
     def outcome_unknown(self) -> bool:
-        """Whether what was asked may have been done, or may still be: the server failed or ran out of time."""
+        """Return whether the request may have been carried out, or may still be: the server failed or ran out of
+        time.
+        """
         return self.code in _UNKNOWN_CODES and self.detail != NO_SPACE_DETAIL
 
     @property
     def cluster(self) -> list[PdNode]:
-        """The placement driver's nodes, which a PD_NOT_LEADER names; else none."""
+        """Return the placement driver's nodes, which a PD_NOT_LEADER names; else none."""
         return decode_cluster(self.detail) if self.document_code == DocumentCode.PD_NOT_LEADER else []

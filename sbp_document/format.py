@@ -1,8 +1,8 @@
 """Record batches of SBP's specification document (dialect sbp-v0.1) as a stored format.
 
 Layout: docs/protocols/sbp.md, "Record batches of the document". A record has a body and text headers; there is no key.
-The base offset is written into the batch when it is stored; the rest stays as its writer made it, claims about offsets
-included, which nobody believes: records are numbered in order.
+The base offset is written into the batch when it is stored; the rest stays as its writer made it. Its claims about
+offsets stay too, but are ignored: records are numbered in order.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _DESCRIBED = 100
 
 
 def _timestamp(record: DocumentRecord) -> int:
-    # A writer that says nothing of time leaves 0.
+    # A writer without timestamps leaves 0.
     return record.timestamp if 0 < record.timestamp < _LATEST else -1
 
 
 def _records(payload: Buffer) -> Iterator[DocumentRecord]:
-    # Leniently: the server does not look at metas, and one that is no table must not hide the records behind it.
+    # Leniently: the server does not check metas, and a malformed one must not hide the records behind it.
     try:
         yield from read_records(payload, lenient=True)
     except DecodeError as error:
@@ -55,14 +55,15 @@ def _span(batch: StoredBatch) -> int:
 
 
 class DocumentFormat:
-    """The stored-format plug of record batches of sbp-v0.1 (see :class:`bridges.formats.base.StoredFormat`)."""
+    """The stored-format plug-in for record batches of sbp-v0.1 (see :class:`bridges.formats.base.StoredFormat`)."""
 
     id = FORMAT_FLAG
     name = "sbp-v0.1"
 
     def describe(self, payload: Buffer) -> BatchInfo:
-        """The timestamps are with the records: of a long batch the first are looked at, and the highest is told as high
-        as it can be."""
+        """Describe a batch. Timestamps are in the records: of a long batch only the first ones are read, and the
+        highest possible time is reported as its maximum.
+        """
         highest = -1
         for number, record in enumerate(_records(payload)):
             if number == _DESCRIBED:
@@ -77,7 +78,9 @@ class DocumentFormat:
         set_base_offset(payload, base_offset)
 
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
-        """Of a batch that holds batches of other formats (:mod:`sbp_document.wire.wrapped`), theirs."""
+        """Yield the records of a batch; of a batch that wraps batches of other formats
+        (:mod:`sbp_document.wire.wrapped`), theirs.
+        """
         held = unwrap(pack_entry(0, 0, batch.flags, batch.base_offset, _span(batch), batch.written_ms, batch.payload))
         if held[0].flags & FORMAT_MASK != self.id:
             for one in held:
@@ -116,8 +119,9 @@ class DocumentFormat:
 
 
 class DocumentBuilder(FinishedAtOnce):
-    """Headers and attributes become text, keys are lost: this format has no place for them. Gaps close between records,
-    as it has none either, and times more than 24 days from the first are brought nearer."""
+    """Builder of such batches. Headers and attributes become text; keys are lost, since this format has no place for
+    them. Gaps between records close for the same reason, and times more than 24 days from the first are brought nearer.
+    """
 
     __slots__ = ("_base_offset", "_end_offset", "_first", "_records")
 

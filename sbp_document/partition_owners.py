@@ -1,7 +1,7 @@
 """Appends of SBP's own document dialect into partitions that this node owns.
 
-A partition has one writer. A batch that arrives over ``sbp-v0.1`` for the stream of a partition is therefore handed to
-the partition's log, like one from any front: consumers of all protocols see it at once, and nobody is fenced.
+A partition has one writer. A batch that arrives over ``sbp-v0.1`` for the stream of a partition therefore goes to the
+partition's log, like one from any front: consumers of all protocols see it at once, and no writer is fenced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sbp_back.errors import ErrorCode, NoSpace, SbpError
 
 
 class PartitionOwners:
-    """Who writes a stream: the log of its partition, if it is one's."""
+    """Lookup of the partition log that writes a stream, if the stream is a partition's."""
 
     def __init__(self, catalog: Catalog, logs: Logs) -> None:
         self._catalog = catalog
@@ -45,7 +45,7 @@ class PartitionOwners:
                 self._partitions[partition.stream_id] = (change.topic.name, partition.index)
 
     def find(self, stream_id: int) -> PartitionOwner | None:
-        """The owner of a stream's appends; None for a stream that is no partition's."""
+        """Return the owner of a stream's appends; None for a stream that is no partition's."""
         partitions = self._partitions
         if partitions is None:
             partitions = self._partitions = {
@@ -80,7 +80,7 @@ class PartitionOwner:
 
 
 def _told(error: LogError) -> SbpError:
-    """A failure of the log in the backend's words."""
+    """Translate an error of the log into one of the backend."""
     if isinstance(error, StorageFull):
         return NoSpace(str(error))
     if isinstance(error, BatchTooLarge):

@@ -51,7 +51,9 @@ class Dialect(Protocol):
     def manners(self) -> Manners: ...
 
     def encode_request(self, request: Request) -> tuple[int, bytes, Sequence[Buffer]]:
-        """Return opcode, header and payload parts. Raises ``SbpError`` 1498 for a request unknown to this dialect."""
+        """Return opcode, header and payload parts. Raises ``SbpError`` 1498 if the dialect cannot express the
+        request.
+        """
 
     def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> Request:
         """Decode the request in a frame; ``crc`` is the frame's verified payload CRC, if the caller has it.

@@ -1,7 +1,7 @@
-"""The way to one range server of the document: what is asked in one turn of the event loop shares few frames.
+"""The way to one range server of the document: all requests of one turn of the event loop share few frames.
 
-APPEND carries batches of many streams, FETCH asks for many streams at once; each element is answered by itself, in any
-order and any frame (document, sections APPEND and FETCH).
+APPEND carries batches of many streams, FETCH asks for many streams at once; the server answers each element by itself,
+in any order and any frame (document, sections APPEND and FETCH).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _FRAME_ITEMS = 4096
 
 
 def error_of(status: Status) -> SbpError:
-    """What an element's status says."""
+    """Return an element's status as an exception."""
     return NoSpace(status.message) if status.detail == NO_SPACE_DETAIL else DocumentError(status)
 
 
 class DocumentChannel:
-    """Speaks through ``carrier``, which it closes; timeouts in seconds, of each request."""
+    """Sends appends and fetches through ``carrier``, which it closes; timeouts in seconds, of each request."""
 
     def __init__(self, carrier: Carrier, append_timeout: float, fetch_timeout: float, barrier: Barrier) -> None:
         self.carrier = carrier
@@ -57,19 +57,21 @@ class DocumentChannel:
         self._fetches: list[tuple[FetchItem, FetchDone]] = []
 
     def append(self, stream_id: int, batch: Buffer, done: AppendDone) -> None:
-        """Appends a record batch. Those of one stream are stored in the order of these calls, but the failure of one
-        does not keep the next from being stored."""
+        """Append a record batch. Batches of one stream are stored in the order of these calls, but the failure of one
+        does not keep the next from being stored.
+        """
         self._schedule()
         self._appends.append((AppendItem(stream_id, 0, batch), done))
 
     def fetch(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone) -> None:
-        """Batches from the one that contains ``offset`` on, as entries (:func:`~.wrapped.entries_of`)."""
+        """Fetch batches from the one that contains ``offset`` on, as entries (:func:`~.wrapped.entries_of`)."""
         self._schedule()
         self._fetches.append((FetchItem(stream_id, 0, offset, max_bytes), done))
 
     async def watch(self, wanted: list[tuple[int, int]], wait: float) -> AsyncIterator[tuple[int, list[Entry]]]:
-        """Waits up to ``wait`` seconds for data behind each of the (stream, offset) pairs, and yields where in
-        ``wanted`` there is some, and the entries, as they arrive. What goes wrong ends it."""
+        """Wait up to ``wait`` seconds for data behind each of the (stream, offset) pairs; yield the index in ``wanted``
+        and the entries, as they arrive. An error ends it.
+        """
         items = [FetchItem(stream_id, index, offset, 1) for index, (stream_id, offset) in enumerate(wanted)]
         parts: asyncio.Queue[Answer] = asyncio.Queue()
         request = FetchBatchRequest(milliseconds(wait), 1, items)
@@ -83,7 +85,7 @@ class DocumentChannel:
                 return
 
     async def close(self) -> None:
-        """Everything that waits is answered with ``ConnectionLost``."""
+        """Close the carrier; waiting requests are answered with ``ConnectionLost``."""
         self._flush()
         await self.carrier.close()
 
@@ -124,8 +126,9 @@ class DocumentChannel:
         waiting: dict[int, Callable[[Any], None]],
         answer: Answer,
     ) -> None:
-        """A part of an answer, the last one or what came instead of it: tells those in ``waiting``, by request index,
-        what ``outcome`` makes of their result."""
+        """Take a part of an answer, the last one, or the error in its place: call those in ``waiting``, by request
+        index, with ``outcome`` of their result.
+        """
         if isinstance(answer, kind) and answer.status.ok:
             for result in answer.results:
                 done = waiting.pop(result.request_index, None)
@@ -152,7 +155,7 @@ I = TypeVar("I", AppendItem, FetchItem)  # noqa: E741 - an item
 
 
 def _numbered(asked: list[tuple[I, Any]]) -> list[I]:
-    """The items of a request, which its answer knows by their places in it."""
+    """Return the items of a request; its answer refers to them by their places."""
     items = [item for item, _ in asked]
     for index, item in enumerate(items):
         item.request_index = index
@@ -176,7 +179,7 @@ def _found(result: FetchItemResult) -> list[Entry] | SbpError:
 
 
 def _failure(answer: Answer) -> SbpError:
-    """Why elements of a request that is answered to its end have no answer."""
+    """Return why elements of a fully answered request have no answer."""
     if isinstance(answer, ConnectionLost):
         return answer
     if not answer.status.ok:

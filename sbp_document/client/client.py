@@ -1,6 +1,6 @@
 """Client of the document's dialect, sbp-v0.1: batches of requests out, answers as they come in.
 
-Unlike :class:`sbp_back.client.client.Client` it keeps no state of streams: the server gives offsets and finds ranges,
+Unlike :class:`sbp_back.client.client.Client` it keeps no state of streams: the server assigns offsets and finds ranges,
 and any number of clients may append to one stream.
 """
 
@@ -26,7 +26,7 @@ from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import DocumentRecord, RecordBatch, encode_batch, parse_batches
 from sbp_document.wire.v01 import DIALECTS
 
-# What an answer may take on its way, beyond the time that the server is given: a part of that, seconds, seconds.
+# Time for the answer's way, beyond the time that the server is given: a part of that time, seconds, seconds.
 _GRACE = 0.1
 _LEAST_GRACE = 0.1
 _MOST_GRACE = 1.0
@@ -54,7 +54,9 @@ class Created(Struct):
 
 
 class Appended(Struct):
-    """Offset of the batch's first record; ``append_time_ms``: when the server stored it, ms since the epoch."""
+    """Result of an append: offset of the batch's first record; ``append_time_ms``: when the server stored it, ms since
+    the epoch.
+    """
 
     stream_id: int
     base_offset: int
@@ -62,7 +64,9 @@ class Appended(Struct):
 
 
 class Wanted(Struct):
-    """Records of ``stream_id`` from ``offset`` on, about ``max_bytes`` bytes; 0 leaves that to the server."""
+    """A fetch of one stream: records of ``stream_id`` from ``offset`` on, about ``max_bytes`` bytes; 0 leaves that to
+    the server.
+    """
 
     stream_id: int
     offset: int
@@ -70,38 +74,39 @@ class Wanted(Struct):
 
 
 class Fetched(Struct):
-    """Whole batches, the first of which contains the offset asked for; none when there was nothing new in time."""
+    """Whole batches, the first of which contains the requested offset; none when nothing new came in time."""
 
     wanted: Wanted
     batches: list[RecordBatch]
 
     @property
     def records(self) -> list[DocumentRecord]:
-        """The records from the wanted offset on."""
+        """Return the records from the requested offset on."""
         return [one for batch in self.batches for one in batch.records if one.offset >= self.wanted.offset]
 
     @property
     def next_offset(self) -> int:
-        """Where to go on."""
+        """Return the offset from which the next fetch goes on."""
         return self.batches[-1].end_offset if self.batches else self.wanted.offset
 
 
 class Trimmed(Struct):
-    """``first``: the smallest range that is left, starting where the stream now starts."""
+    """Result of a trim. ``first``: the smallest range that is left, starting where the stream now starts."""
 
     stream: m.DocumentStream
     first: m.DocumentRange | None
 
 
 class DocumentClient:
-    """Speaks through ``carrier``, which it closes. Requests may overlap; ``timeout`` is in seconds, for each.
+    """Client that speaks through ``carrier``, which it closes. Requests may overlap; ``timeout`` is in seconds, for
+    each.
 
-    Errors: :class:`~sbp_document.errors.DocumentError` for what the server refused or, if ``outcome_unknown`` says
-    so, did not bring to its end; ``ConnectionLost`` when it did not answer and the outcome is unknown. Nothing is
-    repeated: the document has no way to recognise a repetition.
+    Errors: :class:`~sbp_document.errors.DocumentError` for a request that the server refused or, with
+    ``outcome_unknown``, did not finish; ``ConnectionLost`` when it did not answer and the outcome is unknown. Nothing
+    is repeated: the document has no way to recognise a repetition.
 
-    The server is told of ``timeout``, and given a moment more to answer that the time is up: what was done of a request
-    for many things is known then.
+    The server learns ``timeout``, and gets a moment more to answer that the time is up: for a request with many
+    elements the answer then says which were done.
     """
 
     def __init__(self, carrier: Carrier, timeout: float = 30.0) -> None:
@@ -113,7 +118,7 @@ class DocumentClient:
     def connect(
         cls, host: str, port: int, options: TcpOptions | None = None, *, dialect: str = "sbp-v0.1"
     ) -> DocumentClient:
-        """A client of the server at ``host``:``port``; the connection is made with the first request."""
+        """Return a client of the server at ``host``:``port``; the first request makes the connection."""
         return cls(TcpCarrier(host, port, DIALECTS[dialect], options))
 
     async def close(self) -> None:
@@ -122,7 +127,7 @@ class DocumentClient:
     # --- streams ----------------------------------------------------------------------------------------------------
 
     async def create_stream(self, replica_nums: int = 1, retention_period_ms: int = 0) -> Created:
-        """After ``ConnectionLost`` there may be a stream that nobody knows of."""
+        """Create a stream. After ``ConnectionLost`` a stream may exist whose id nobody knows."""
         wanted = m.DocumentStream(-1, replica_nums, retention_period_ms)
         result = _only(await self._batch(m.CreateStreamsRequest(streams=[wanted])))
         if result.stream is None or result.range is None:
@@ -130,7 +135,7 @@ class DocumentClient:
         return Created(result.stream, result.range)
 
     async def create_streams(self, streams: Sequence[m.DocumentStream]) -> list[m.StreamItemResult]:
-        """Many at once; each result has a status of its own."""
+        """Create many streams at once; each result has a status of its own."""
         return (await self._batch(m.CreateStreamsRequest(streams=list(streams)))).results
 
     async def describe_stream(self, stream_id: int) -> m.DocumentStream:
@@ -142,16 +147,16 @@ class DocumentClient:
         return (await self._batch(request)).results
 
     async def update_stream(self, stream: m.DocumentStream) -> m.DocumentStream:
-        """Gives a stream other properties; returns them as they are now."""
+        """Change the properties of a stream; return them as they are now."""
         return _stream(_only(await self._batch(m.UpdateStreamsRequest(streams=[stream]))))
 
     async def delete_stream(self, stream_id: int) -> m.DocumentStream:
-        """Deletes a stream and its records; returns what it was."""
+        """Delete a stream and its records; return its last description."""
         request = m.DeleteStreamsRequest(streams=[m.DocumentStream(stream_id)])
         return _stream(_only(await self._batch(request)))
 
     async def trim_stream(self, stream_id: int, offset: int) -> Trimmed:
-        """Gives up everything below ``offset``."""
+        """Give up everything below ``offset``."""
         request = m.TrimStreamsRequest(items=[m.TrimItem(stream_id, offset)])
         result = _only(await self._batch(request))
         return Trimmed(_stream(result), result.range)
@@ -159,44 +164,46 @@ class DocumentClient:
     # --- ranges -----------------------------------------------------------------------------------------------------
 
     async def list_ranges(self, stream_id: int) -> list[m.DocumentRange]:
-        """Ranges of a stream, in order."""
+        """Return the ranges of a stream, in order."""
         return await self._list(m.RangeOwner(None, stream_id))
 
     async def list_server_ranges(self, server_id: int) -> list[m.DocumentRange]:
-        """Ranges of all streams on a range server."""
+        """Return the ranges of all streams on a range server."""
         return await self._list(m.RangeOwner(w.RangeServerInfo(server_id), -1))
 
     async def _list(self, owner: m.RangeOwner) -> list[m.DocumentRange]:
         return _only(await self._batch(m.ListRangesRequest(owners=[owner]))).ranges
 
     async def describe_range(self, stream_id: int, index: int) -> m.DocumentRange:
-        """A range; ``next`` is where its confirmed records end."""
+        """Return a range; ``next`` is the offset at which its confirmed records end."""
         request = m.DescribeRangesRequest(ranges=[m.RangeId(stream_id, index)])
         return _range(_only(await self._batch(request)))
 
     async def seal_range(self, stream_id: int, index: int) -> m.DocumentRange:
-        """Ends a range, takes it from whoever writes it, and returns the range that is open instead. Repeatable. (Asked
-        of a range server by itself: returns the sealed range.)"""
+        """End a range, take it from its writer, and return the range that is open instead. Repeatable. (A range server
+        of its own returns the sealed range.)
+        """
         request = m.SealRangesRequest(ranges=[m.RangeId(stream_id, index)])
         return _range(_only(await self._batch(request)))
 
     async def create_range(self, stream_id: int) -> m.DocumentRange:
-        """Opens the next range of a stream whose last one is sealed."""
+        """Open the next range of a stream whose last one is sealed."""
         answer = await self._batch(m.NextRangeRequest(range=m.DocumentRange(stream_id)))
         if answer.range is None:
             raise _nonsense("the answer names no range")
         return answer.range
 
     async def sync_ranges(self, stream_id: int, ranges: Sequence[m.DocumentRange]) -> list[m.DocumentRange]:
-        """Makes ranges known to the range server early; returns them as they are."""
+        """Make ranges known to the range server early; return them as they are."""
         request = m.SyncRangesRequest(items=[m.StreamRanges(stream_id, list(ranges))])
         return _only(await self._batch(request)).ranges
 
     # --- records ----------------------------------------------------------------------------------------------------
 
     async def append(self, stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Appended:
-        """Appends records, or the bytes of a record batch, and returns once they are durable. What has no time gets
-        that of this moment. Raises ``ValueError`` for records that make no batch: none, or more than 24 days apart."""
+        """Append records, or the bytes of a record batch, and return once they are durable. Records without a time get
+        the current one. Raises ``ValueError`` for records that make no batch: none, or more than 24 days apart.
+        """
         (outcome,) = await self.append_many([(stream_id, records)])
         if isinstance(outcome, DocumentError):
             raise outcome
@@ -205,7 +212,7 @@ class DocumentClient:
     async def append_many(
         self, batches: Sequence[tuple[int, Sequence[DocumentRecord | bytes] | Buffer]]
     ) -> list[Appended | DocumentError]:
-        """Appends to any number of streams in one frame; outcomes in the order of ``batches``."""
+        """Append to any number of streams in one frame; return the outcomes in the order of ``batches``."""
         items = [
             m.AppendItem(stream_id, index, _batch_of(stream_id, records))
             for index, (stream_id, records) in enumerate(batches)
@@ -227,7 +234,9 @@ class DocumentClient:
     async def fetch(
         self, stream_id: int, offset: int, max_bytes: int = 0, *, max_wait_ms: int = 0, min_bytes: int = 0
     ) -> Fetched:
-        """Records from ``offset`` on; waits up to ``max_wait_ms`` for ``min_bytes`` bytes (at least one) of them."""
+        """Fetch records from ``offset`` on; wait up to ``max_wait_ms`` for ``min_bytes`` bytes (at least one) of
+        them.
+        """
         wanted = Wanted(stream_id, offset, max_bytes)
         found: Fetched | None = None
         async for _, outcome in self.fetch_many([wanted], max_wait_ms=max_wait_ms, min_bytes=min_bytes):
@@ -241,7 +250,7 @@ class DocumentClient:
     async def fetch_many(
         self, wanted: Sequence[Wanted], *, max_wait_ms: int = 0, min_bytes: int = 0
     ) -> AsyncIterator[tuple[Wanted, Fetched | DocumentError]]:
-        """Several streams in one frame; yields each outcome as it arrives, those with data first."""
+        """Fetch several streams in one frame; yield each outcome as it arrives, those with data first."""
         items = [m.FetchItem(one.stream_id, index, one.offset, one.max_bytes) for index, one in enumerate(wanted)]
         request = m.FetchBatchRequest(max_wait_ms, min_bytes, items)
         async for part in self._parts(request, self._timeout + max_wait_ms / 1000):
@@ -257,12 +266,12 @@ class DocumentClient:
     async def watch(
         self, stream_id: int, offset: int, *, max_bytes: int = 0, max_wait_ms: int = 10_000
     ) -> AsyncGenerator[RecordBatch, None]:
-        """Every batch from the one that contains ``offset`` on, each as soon as it is durable; goes on for ever.
+        """Yield every batch from the one that contains ``offset`` on, as soon as it is durable; never ends by itself.
 
-        ``max_bytes``: of one fetch (0 leaves that to the server); ``max_wait_ms``: how long one waits for data. Raises
-        ``DocumentError``: 1404 when there is no such stream or it is deleted meanwhile (after ``max_wait_ms`` at the
-        latest), 1463 when a trim overtook it; ``ConnectionLost`` when the server does not answer, after which one may
-        go on from the end of the last batch.
+        ``max_bytes``: of one fetch (0 leaves that to the server); ``max_wait_ms``: how long a fetch waits for data.
+        Raises ``DocumentError``: 1404 when there is no such stream or it is deleted meanwhile (after ``max_wait_ms`` at
+        the latest), 1463 when a trim overtook it; ``ConnectionLost`` when the server does not answer: the caller may go
+        on from the end of the last batch.
         """
         await self.describe_stream(stream_id)
         while True:
@@ -282,7 +291,7 @@ class DocumentClient:
     # --- the server itself ------------------------------------------------------------------------------------------
 
     async def ping(self, payload: bytes = b"") -> None:
-        """Returns when the server has sent the same bytes back."""
+        """Return when the server has sent the same bytes back."""
         answer = await self._ask(w.PingRequest(b"", payload), w.PingResponse)
         if bytes(answer.payload) != payload:
             raise _nonsense("another payload came back")
@@ -291,11 +300,11 @@ class DocumentClient:
         await self._ask(w.HeartbeatRequest(client_id, w.ClientRole.FRONTEND), w.HeartbeatResponse)
 
     async def allocate_id(self, host: str) -> int:
-        """A number the placement driver gives to nobody else."""
+        """Return a number that the placement driver gives to nobody else."""
         return (await self._ask(w.AllocateIdRequest(self._timeout_ms, host), w.AllocateIdResponse)).id
 
     async def describe_cluster(self) -> list[w.PdNode]:
-        """The placement driver's nodes."""
+        """Return the placement driver's nodes."""
         return (await self._ask(w.DescribePdRequest(), w.DescribePdResponse)).nodes
 
     # --- exchange ---------------------------------------------------------------------------------------------------
@@ -308,7 +317,7 @@ class DocumentClient:
         return answer
 
     async def _batch(self, request: m.ControlRequest[D]) -> D:
-        """One answer of parts put together."""
+        """Return one answer, joined from its parts."""
         whole: D | None = None
         request.timeout_ms = self._timeout_ms
         async for part in self._parts(request, self._timeout):

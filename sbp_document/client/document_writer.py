@@ -1,10 +1,10 @@
 """A writer of one stream on a backend that speaks only the document.
 
-The server gives the offsets, any number of writers may append, and a batch that is sent twice is stored twice. So one
-batch of a stream is under way at a time, and what is appended meanwhile travels together in the next, as one batch that
-is stored whole or not at all. When an answer is lost, the range is sealed, which decides what was under way, and what
-has come since is read: the batch is among it, or it is sent again. What another writer has put between two batches of
-ours is noticed by the offsets and told to the home of this one before the next batch is settled.
+The server assigns the offsets, any number of writers may append, and a batch that is sent twice is stored twice. So the
+writer has one batch of a stream in flight at a time; appends meanwhile travel together in the next one, as one batch
+that is stored whole or not at all. When an answer is lost, the writer seals the range, which decides the batch in
+flight, and reads the data that has come since: if the batch is not there, it is sent again. Offsets show when another
+writer has appended between two batches of ours; the writer's home hears of it before the next batch is settled.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REFUSED_CODES = frozenset(
 
 
 class WriterHome(Protocol):
-    """What a writer needs of its client."""
+    """A writer's view of its client."""
 
     @property
     def barrier(self) -> Barrier: ...
@@ -59,13 +59,13 @@ class WriterHome(Protocol):
         """Have the stream's range server store a record batch."""
 
     async def take(self, stream_id: int) -> int:
-        """Have the stream continue in a range that takes appends of the document; returns its next offset."""
+        """Have the stream continue in a range that takes appends of the document; return its next offset."""
 
     async def between(self, stream_id: int, start: int, end: int) -> list[Entry]:
-        """What lies in [start, end)."""
+        """Return the entries in the offsets [start, end)."""
 
     def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
-        """Another writer has appended ``entries``; all that is still under way here comes behind them."""
+        """Take note that another writer has appended ``entries``; everything still in flight here comes behind them."""
 
 
 class _Append(Struct):
@@ -77,9 +77,9 @@ class _Append(Struct):
 class DocumentWriter:
     """Appends to a stream; made by ``DocumentStreams.open``.
 
-    ``next_offset`` is what the next batch gets unless another writer comes between. All below ``confirm_offset`` is
-    durable. ``failed`` tells why the writer is of no further use; the stream can be opened anew then. ``patience``:
-    seconds from a batch's first sending until a server that stays away makes the writer fail.
+    ``next_offset``: what the next batch gets unless another writer comes between. All below ``confirm_offset`` is
+    durable. ``failed``: why the writer is of no further use; the stream can be opened anew then. ``patience``: seconds
+    from a batch's first sending until an unreachable server makes the writer fail.
     """
 
     def __init__(
@@ -110,15 +110,15 @@ class DocumentWriter:
 
     @property
     def servers(self) -> frozenset[int]:
-        """Nobody tells."""
+        """Return no servers: the document does not say which ones store a stream."""
         return frozenset()
 
     def append(self, payload: Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
-        """Appends a batch of ``count`` records and returns the base offset it is expected to get; ``timestamp`` in ms.
+        """Append a batch of ``count`` records and return the base offset it is expected to get; ``timestamp`` in ms.
 
         ``done(None)`` is called once the batch is durable, ``done(error)`` if it will not be or that is unknown; never
         before this returns, and for all batches in the order of their offsets. When another writer came between,
-        ``WriterHome.overtaken`` is called before: the batches under way have moved up by as many offsets. After an
+        ``WriterHome.overtaken`` is called before: the batches in flight have moved up by as many offsets. After an
         error that leaves ``failed`` unset, that batch and all after it were not stored and ``next_offset`` has gone
         back.
 
@@ -143,17 +143,18 @@ class DocumentWriter:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing of ours is under way."""
+        """Return whether nothing of ours is in flight, and the writer has not failed."""
         return self.failed is None and not self._under_way and not self._queue
 
     def found(self, entries: list[Entry]) -> None:
-        """Another writer has appended ``entries``, it seems. Of no interest while something of ours is under way, whose
-        offset will tell, or if they are not what comes next."""
+        """Note ``entries`` that another writer seems to have appended. Ignored while a batch of ours is in flight,
+        whose offset will show it, or if they are not the next ones.
+        """
         if self.is_quiet and entries and entries[0].base_offset == self.confirm_offset:
             self._overtaken(entries)
 
     async def close(self) -> None:
-        """Waits until the fate of every batch is decided, then appends no more. Idempotent."""
+        """Wait until every batch is decided, then append no more. Idempotent."""
         if self._queue or self._under_way:
             self._idle.clear()
             await self._idle.wait()
@@ -163,7 +164,7 @@ class DocumentWriter:
             await asyncio.wait([self._task])
 
     def fail(self, error: SbpError) -> None:
-        """Appends nothing more; the outcome of what is under way is unknown."""
+        """Append nothing more; the outcome of batches in flight is unknown."""
         if self.failed is None:
             self.failed = error
             self._end_all(error)
@@ -211,7 +212,9 @@ class DocumentWriter:
             self.fail(SbpError(ErrorCode.RS_DATA_CORRUPTED, message))
 
     def _not_stored(self, error: SbpError) -> None:
-        """As far as is known."""
+        """Handle an error for the batch in flight: take the range and send again, refuse all, fail, or find out whether
+        the batch was stored after all.
+        """
         if error.code in _TAKEN_CODES and self._takes < _TAKES:
             self._takes += 1
             self._start(self._take())
@@ -235,7 +238,7 @@ class DocumentWriter:
         except SbpError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - logged and counted there
-            # Nobody knows what became of the batch under way: the stream is to be opened again.
+            # The fate of the batch in flight is unknown: the stream must be opened again.
             self._barrier.caught("writer of the document", error)
             self.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}: {error}"))
 
@@ -245,7 +248,9 @@ class DocumentWriter:
             self._home.append(self.stream_id, self._batch, self._answered)
 
     async def _catch_up(self, base: int) -> None:
-        """Another writer has come between: whoever follows this stream must know of it before he hears of ours."""
+        """Read another writer's entries below ``base``: readers of this stream must hear of them before they hear of
+        ours.
+        """
         entries = await self._home.between(self.stream_id, self.confirm_offset, base)
         if self.failed is None:
             self._overtaken(entries)
@@ -253,7 +258,9 @@ class DocumentWriter:
             self._settle()
 
     async def _find_out(self, error: SbpError) -> None:
-        """What became of the batch under way, whose answer was lost with ``error``."""
+        """Find out whether the batch in flight, whose answer was lost with ``error``, was stored; send it again if
+        not.
+        """
         entries = await self._since_confirmed(error)
         if self.failed is not None:
             return
@@ -268,8 +275,9 @@ class DocumentWriter:
         self._overtaken(entries[ours + 1 :])
 
     async def _since_confirmed(self, error: SbpError) -> list[Entry]:
-        """What has been stored behind what is confirmed; nothing more comes there. Raises ``error`` when the server
-        stays away, another ``SbpError`` when the stream is gone."""
+        """Seal the range and return the entries behind what is confirmed; nothing more comes there. Raises ``error``
+        when the server stays unreachable, another ``SbpError`` when the stream is gone.
+        """
         delay = _DELAY_FIRST
         while True:
             try:
@@ -288,7 +296,7 @@ class DocumentWriter:
             self.next_offset += entries[-1].end_offset - self.confirm_offset
             self.confirm_offset = entries[-1].end_offset
             if not self._barrier.call("following a stream", self._home.overtaken, self.stream_id, entries):
-                # Offsets and producers would be wrong for whoever missed it: the stream is to be opened again.
+                # A reader that missed it would have wrong offsets and producers: the stream must be opened again.
                 message = f"stream {self.stream_id} was overtaken, and not everybody could be told"
                 self.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, message))
 
@@ -302,7 +310,7 @@ class DocumentWriter:
         self._tell_idle()
 
     def _refuse(self, error: SbpError) -> None:
-        """None of what is pending is stored; the writer lives on."""
+        """Refuse all pending batches: none is stored. The writer lives on."""
         self.next_offset = self.confirm_offset
         self._end_all(error)
 

@@ -1,6 +1,6 @@
-"""Batches of other formats that were stored inside batches of the document, taken out of what was read.
+"""Opening of the document's batches that contain batches of other formats.
 
-A node whose backend speaks the document alone stores its batches so (:mod:`sbp_document.wire.wrapped`), and readers get
+A node whose backend speaks only the document wraps its batches this way (:mod:`sbp_document.wire.wrapped`); readers get
 them as they were made.
 """
 
@@ -22,9 +22,10 @@ from sbp_document.wire.wrapped import unwrap
 
 
 def opened(entries: list[Entry], offset: int, max_bytes: int, limit: int) -> list[Entry]:
-    """What a fetch at ``offset`` of about ``max_bytes`` and below ``limit`` (-1: all) makes of the entries it got.
+    """Return the contents of the entries that a fetch at ``offset`` of about ``max_bytes`` and below ``limit`` (-1:
+    all) got.
 
-    The base offset is written into a batch here: it was not known when the batch was stored (docs/sbp.md).
+    The base offset is written into each batch here: it was not known when the batch was stored (docs/sbp.md).
     """
     if not any(entry.flags & FORMAT_MASK == FORMAT_FLAG for entry in entries):
         return entries
@@ -41,7 +42,7 @@ def opened(entries: list[Entry], offset: int, max_bytes: int, limit: int) -> lis
 
 
 def unwrapped(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries as their writers made them."""
+    """Return the entries as their writers made them."""
     return [inner for entry in entries for inner in unwrap(entry)]
 
 
@@ -58,7 +59,7 @@ def _placed(entry: Entry) -> Buffer:
 
 
 class OpeningFetch(Fetch):
-    """A fetch at servers of Anabranch's that takes batches out of the document's."""
+    """A fetch at servers of Anabranch's that opens the document's batches."""
 
     __slots__ = ("_asked",)
 

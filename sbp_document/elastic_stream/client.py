@@ -1,12 +1,12 @@
-"""The client for servers of elastic-stream: everything it does otherwise because of them is here.
+"""Client for servers of elastic-stream: the one place for everything that is different because of them.
 
-What they do: docs/protocols/sbp.md, "Faults of elastic-stream"; docs/sbp.md has a test for each row. In short: a
-range server reads its byte budget from max_wait_ms, never waits, has no notion of an absent limit, finds nothing from
-inside its last batch, says nothing at all instead of an answer longer than a frame, says 1400 of what it has reclaimed,
-and forgets with its process what is committed; a placement driver neither trims nor deletes ranges.
+Their faults: docs/protocols/sbp.md, "Faults of elastic-stream"; docs/sbp.md has a test for each row. In short: a range
+server reads its byte budget from max_wait_ms, never waits, does not know an absent limit, finds nothing from inside its
+last batch, gives no answer at all instead of one longer than a frame, answers 1400 for data that it has reclaimed, and
+forgets with its process what is committed; a placement driver neither trims nor deletes ranges.
 
 Either kind of server may also be one of ours: a placement driver says so, and a range server of ours answers the same
-questions in its own way.
+requests correctly.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ _GONE = int(ErrorCode.BAD_REQUEST)
 
 
 class _Doubt(Struct):
-    """A fetch at ``offset`` was not answered, perhaps because a long batch lies in the ``left`` bytes from there on."""
+    """A fetch at ``offset`` without an answer, perhaps because a long batch lies in the ``left`` bytes from there
+    on.
+    """
 
     offset: int
     left: int
@@ -71,10 +73,10 @@ class _Forgotten(SbpError):
 
 
 class _ForeignFetch(Fetch):
-    """A fetch that looks for the batch of its offset.
+    """A fetch that searches for the batch of its offset.
 
-    ``_asked`` is the offset it asks for. Nothing is found from ``_absent`` on, what is below ``_passed`` lies before
-    the batch, and ``_gone`` is the highest offset known to be reclaimed: between them the batch begins.
+    ``_asked`` is the offset of the request. Nothing is found from ``_absent`` on, everything below ``_passed`` lies
+    before the batch, and ``_gone`` is the highest offset known to be reclaimed: between them the batch begins.
     """
 
     __slots__ = ("_absent", "_asked", "_budget", "_foreign", "_gone", "_passed", "_polls", "_smallest", "_step")
@@ -105,7 +107,7 @@ class _ForeignFetch(Fetch):
         if isinstance(answer, ConnectionLost):
             budget, self._budget = self._budget, 0
             if budget > 1:
-                # Perhaps the answer was too long for a frame, of which a foreign server says nothing.
+                # Perhaps the answer was too long for a frame: a foreign server then sends none.
                 self._foreign.unanswered(self._stream_id, self._asked, budget)
                 self._smallest = True
                 if self._fresh:
@@ -131,7 +133,7 @@ class _ForeignFetch(Fetch):
             self._begin()
             self._received(wanted)
             return
-        # All of it lies before what is wanted, which therefore begins where this ends or later.
+        # All of it lies before the offset, so the batch begins where this ends or later.
         self._passed = reached
         self._look_at(reached)
 
@@ -146,7 +148,7 @@ class _ForeignFetch(Fetch):
         if self._offset >= end:
             self._wait()
             return
-        # There is a batch that contains the offset: it begins before it, nobody says how far.
+        # A batch contains the offset. It begins before it, at an unknown distance.
         floor = max(wanted.start, self._passed, self._gone + 1)
         if self._absent <= floor:
             if self._gone >= 0:
@@ -174,7 +176,7 @@ class _ForeignFetch(Fetch):
         self._look_at((max(self._gone + 1, self._passed) + nothing) // 2)
 
     def _look_at(self, offset: int) -> None:
-        # Not from within the answer to the last look: there may be many.
+        # Not from within the last answer's callback: there may be many steps, and they would nest.
         self._asked = offset
         asyncio.get_running_loop().call_soon(self.route)
 
@@ -213,17 +215,19 @@ class ForeignClient(Client):
 
     @property
     def tells(self) -> bool:
-        """Elastic-stream's range servers have no use for it: their readers say themselves how far they may be shown."""
+        """Return False: elastic-stream's range servers do not use confirmed offsets; their readers send a limit of
+        their own.
+        """
         return False
 
     # --- placement driver -------------------------------------------------------------------------------------------
 
     async def delete_stream(self, stream_id: int) -> None:
-        """Deletes the stream if it can be deleted.
+        """Delete the stream if that is possible.
 
         Elastic-stream's placement driver would forget the stream and keep its ranges, and its range servers panic when
-        they then start. So there a stream that has ranges is kept with its data; nobody can append to it from here any
-        more. Raises ``SbpError`` 1498 then, 1404 when there is no such stream.
+        they then start. So there a stream that has ranges is kept with its data; this client can append to it no more.
+        Raises ``SbpError`` 1498 then, 1404 when there is no such stream.
         """
         if await self._is_ours():
             await super().delete_stream(stream_id)
@@ -244,13 +248,15 @@ class ForeignClient(Client):
         try:
             await self._refuse_ranges(stream_id)
         except SbpError:
-            # A range was made at the last moment, or may have been: with the stream it harms nobody.
+            # A range was or may have been made at the last moment: with its stream restored it does no harm.
             await self.restore_stream(stream)
             raise
         self._ranges.pop(stream_id, None)
 
     async def describe_stream(self, stream_id: int) -> m.StreamInfo:
-        """As :meth:`Client.describe_stream`. Of a stream that is unknown but has ranges, 1404 says so."""
+        """Describe a stream as :meth:`Client.describe_stream` does. The 1404 of an unknown stream that still has ranges
+        is a :class:`_Forgotten`.
+        """
         try:
             return await super().describe_stream(stream_id)
         except SbpError as error:
@@ -268,12 +274,13 @@ class ForeignClient(Client):
             raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, message)
 
     async def restore_stream(self, stream: m.StreamInfo) -> None:
-        """Makes a stream known again that the placement driver has forgotten. Raises ``SbpError``."""
+        """Make a stream known again that the placement driver has forgotten. Raises ``SbpError``."""
         await ask_repeatedly(self._pd, m.UpdateStreamRequest(stream), m.StreamResponse, self._options.control)
 
     async def forgotten_streams(self, servers: int) -> list[m.StreamInfo]:
-        """Streams that have ranges on range servers below number ``servers``, but that the placement driver does not
-        know any more: :meth:`restore_stream` is for them. None at a placement driver of ours. Raises ``SbpError``."""
+        """Return the streams that have ranges on range servers below number ``servers`` but are unknown to the
+        placement driver, for :meth:`restore_stream`. None at a placement driver of ours. Raises ``SbpError``.
+        """
         if await self._is_ours():
             return []
         found: set[int] = set()
@@ -293,14 +300,17 @@ class ForeignClient(Client):
         return forgotten
 
     async def trim(self, stream_id: int, min_offset: int) -> int:
-        """As :meth:`Client.trim`. Raises ``SbpError`` 1498 when the placement driver is elastic-stream's, which does
-        not trim: whoever wants the stream to begin later has to remember it."""
+        """Trim as :meth:`Client.trim` does. Raises ``SbpError`` 1498 when the placement driver is elastic-stream's,
+        which does not trim: the caller has to remember the stream's start itself.
+        """
         if await self._is_ours():
             return await super().trim(stream_id, min_offset)
         raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, "this placement driver does not trim")
 
     async def _is_ours(self) -> bool:
-        """Whether the placement driver is Anabranch's. Asked each time: where an address leads may change."""
+        """Return whether the placement driver is Anabranch's. Asks each time: another server may answer at the address
+        later.
+        """
 
         async def call(request: m.Request) -> m.Response:
             return await self._pd.call(request, self._options.control.timeout)
@@ -310,19 +320,21 @@ class ForeignClient(Client):
     # --- sealing ----------------------------------------------------------------------------------------------------
 
     async def _seal_server(self, last: m.RangeInfo, epoch: int) -> int:
-        """A range server that was restarted forgets what is committed and answers the range's start, though it has the
-        data (docs/protocols/sbp.md, "Faults of elastic-stream", 2). Believing it would give up what was
-        acknowledged."""
+        """Seal the range on its server; return where its data really ends. A restarted range server forgets what is
+        committed and answers the range's start, though it has the data (docs/protocols/sbp.md, "Faults of
+        elastic-stream", 2). Believing it would give up acknowledged data.
+        """
         end = await super()._seal_server(last, epoch)
         carrier = self.channel(last.servers[0]).carrier
         return await self._stored_end(carrier, last, end)
 
     async def _stored_end(self, carrier: Carrier, last: m.RangeInfo, end: int) -> int:
-        """Where the data of a range ends that its server says to end at ``end``. Raises ``SbpError``.
+        """Return where the data of a range ends whose server answers ``end``. Raises ``SbpError``.
 
-        One batch at a time is asked for, first at growing distances, then between what was found and what was not, so
-        that neither a long batch nor a long range is in the way. If everything is reclaimed, the last batch's length is
-        not to be learned: then it is taken to be the longest there can be, for no offset may be given twice.
+        It reads one batch at a time, first at growing distances, then by bisection between the last batch that exists
+        and the first offset without one, so that neither a long batch nor a long range is in the way. If everything is
+        reclaimed, the last batch's length cannot be known: it is taken to be the longest possible, since no offset may
+        be given twice.
         """
         timeout = self._options.control.timeout
 
@@ -365,7 +377,7 @@ class ForeignClient(Client):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def bounds(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int]:
-        """Byte budget and limit of a fetch at ``offset``, such that its answer is likely to fit a frame."""
+        """Return byte budget and limit of a fetch at ``offset``, such that its answer is likely to fit a frame."""
         budget = min(max_bytes, _FETCH_BYTES)
         long = self._long_batches.get(stream_id)
         if long:
@@ -383,18 +395,18 @@ class ForeignClient(Client):
         return budget, limit
 
     def unanswered(self, stream_id: int, offset: int, budget: int) -> None:
-        """A fetch of ``budget`` bytes got no answer."""
+        """Note that a fetch of ``budget`` bytes got no answer."""
         if budget > _SAFE_BYTES:
             self._doubts[stream_id] = _Doubt(offset, budget, monotonic() + _DOUBT_SECONDS)
 
     def answered(self, stream_id: int, entries: list[m.Entry]) -> None:
-        """Remembers of what was read what later fetches have to know."""
+        """Remember facts about the entries that later fetches need."""
         last = entries[-1]
         known = self._last_batches.get(stream_id)
         if known is None or known[0] < last.base_offset:
             self._last_batches[stream_id] = (last.base_offset, last.end_offset)
         doubt = self._doubts.get(stream_id)
-        # Only the last one can be long, unless it is the only one: an answer ends with what reaches the budget.
+        # Only the last entry can be long: an answer ends with the entry that reaches the budget.
         for entry in entries if doubt is not None else entries[-1:]:
             if doubt is not None and entry.base_offset <= doubt.offset < entry.end_offset:
                 doubt.left -= entry.size
@@ -414,10 +426,10 @@ class ForeignClient(Client):
                 del long[0]
 
     def last_batch(self, stream_id: int) -> tuple[int, int] | None:
-        """Base and end of the last batch of a stream that was read, if any."""
+        """Return base and end of the last batch of a stream that was read, if any."""
         return self._last_batches.get(stream_id)
 
 
 def _stream_of(known: m.RangeInfo) -> m.StreamInfo:
-    """The stream of a range, as far as the range tells."""
+    """Return the stream of a range, with the facts that the range has."""
     return m.StreamInfo(known.stream_id, max(1, known.replica_count), max(1, known.ack_count))

@@ -1,4 +1,4 @@
-"""APPEND of sbp-v0.1: many streams in one frame, offsets given in order of arrival, answers as they come."""
+"""APPEND of sbp-v0.1: many streams in one frame, offsets assigned in order of arrival, answers as they come."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Appends:
         """Of batches whose time was up and that are under way still."""
 
     def handle(self, request: AppendBatchRequest, reply: Reply) -> None:
-        """Whatever can be is handed over before this returns, in the order of the request: that is the order of
-        offsets, and of arrival. Of a request with very many batches or records the rest follows bit by bit, before
-        anything that arrives later."""
+        """Hand over the items, in the order of the request: that is the order of offsets, and of arrival. The rest of a
+        request with very many batches or records follows in later turns, before anything that arrives later.
+        """
         call = _Call(self, request, reply)
         if not request.items:
             call.flush()
@@ -62,7 +62,7 @@ class Appends:
                 self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Go on with the request that has more work than one turn of the loop should take; those after it wait."""
+        """Go on with the request that has more work than one turn of the loop should take; later requests wait."""
         working = self._working
         while working and self._go_on(*working[0]):
             working.popleft()
@@ -70,7 +70,7 @@ class Appends:
             self._loop.call_soon(self._turn)
 
     def _go_on(self, call: _Call, work: Generator[None, None, None]) -> bool:
-        """Whether ``work`` came to its end."""
+        """Run the next step of ``work``; return whether it has ended."""
         try:
             next(work)
         except StopIteration:
@@ -82,13 +82,13 @@ class Appends:
         return False
 
     def _work(self, call: _Call, items: list[AppendItem]) -> Generator[None, None, None]:
-        """Hands over the items in order, and yields whenever it has been busy for long."""
+        """Hand over the items in order, and yield whenever it has been busy for long."""
         entries: list[Entry] = []
         positions: list[int] = []
         upcoming: dict[int, tuple[int, int]] = {}
 
         def submit() -> None:
-            # Before others have their turn, who may append to the same streams.
+            # Hand over before other requests have their turn, which may append to the same streams.
             if entries:
                 self._submit(call, positions[:], entries[:])
                 entries.clear()
@@ -128,10 +128,10 @@ class Appends:
         submit()
 
     def _append_late(self, call: _Call, position: int, count: int, error: SbpError | None) -> None:
-        """The lane was found, or is not to be: append what had to wait for it."""
+        """Append the items that had to wait for their lane, or refuse them with ``error``."""
         item = call.item(position)
         if error is not None or item is None:
-            # Too late: it is valid no longer, and its bytes are its sender's again.
+            # Too late: the item is no longer valid, and its bytes belong to its sender again.
             call.refuse(position, error or SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "too late"))
             return
         index, offset = self._lanes.position(item.stream_id)
@@ -168,13 +168,13 @@ def _append_to(
     except SbpError as error:
         done(-1, error)
     except Exception as error:  # noqa: BLE001 - logged and counted there
-        # A defect of the owner's must not take the other batches of the request along.
+        # A defect of the owner must not fail the other batches of the request.
         barrier.caught("owner of a stream", error)
         done(-1, SbpError(DEFECT.code, DEFECT.message))
 
 
 def _counting(item: AppendItem) -> Generator[None, None, int]:
-    """The number of records, :func:`counting_records`. Raises ``SbpError``."""
+    """Count the records, with :func:`counting_records`. Raises ``SbpError``."""
     if len(item.batch) > MAX_ENTRY_PAYLOAD:
         message = f"a record batch of {len(item.batch)} bytes exceeds {MAX_ENTRY_PAYLOAD}"
         raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, message)
@@ -185,7 +185,7 @@ def _counting(item: AppendItem) -> Generator[None, None, int]:
 
 
 def _entry(item: AppendItem, index: int, offset: int, count: int) -> Entry:
-    # A copy: the bytes of a received frame are not ours to change, nor are a caller's in this process.
+    # Copy: we may not change the bytes of a received frame, nor those of a caller in this process.
     batch = bytearray(item.batch)
     set_base_offset(batch, offset)
     return pack_entry(item.stream_id, index, FORMAT_FLAG, offset, count, _now_ms(), batch)
@@ -196,8 +196,9 @@ def _now_ms() -> int:
 
 
 class _Call(Parts[AppendItemResult]):
-    """One request; its items are known by their positions. When the time is up those that are not stored are answered
-    as unknown, and what becomes of them later is of interest for the count of ``Appends.late_bytes`` only."""
+    """One request; its items are known by their positions. When the time is up, items that are not stored are answered
+    as unknown; their later outcome only matters for the count of ``Appends.late_bytes``.
+    """
 
     __slots__ = ("_appends", "_late", "_timeout_ms", "_waiting")
 
@@ -209,7 +210,7 @@ class _Call(Parts[AppendItemResult]):
         self._late: dict[int, int] = {}  # bytes of each item that was answered before its outcome was known
 
     def item(self, position: int) -> AppendItem | None:
-        """An item that is not answered yet."""
+        """Return an item that is not answered yet; None if it is."""
         return self._waiting.get(position)
 
     def refuse(self, position: int, error: SbpError) -> None:
@@ -218,7 +219,7 @@ class _Call(Parts[AppendItemResult]):
         self.add(position, -1, 0, Status(error.code, error.message, detail))
 
     def owned(self, position: int, base_offset: int, error: SbpError | None) -> None:
-        """Somebody else in this process has appended an item, or has not."""
+        """Take the outcome of an item that a stream's owner in this process has appended, or has not."""
         if error is not None:
             self.refuse(position, error)
         else:

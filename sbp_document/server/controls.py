@@ -1,4 +1,4 @@
-"""What sbp-v0.1 asks about streams and ranges, element by element of its batches."""
+"""Requests of sbp-v0.1 about streams and ranges, served element by element of their batches."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _MAX_LISTED = 100_000
 
 
 async def each(items: Sequence[I], work: Callable[[I], Awaitable[O]], failed: Callable[[I, w.Status], O]) -> list[O]:
-    """``work`` for all items, a bounded number side by side; one that raises ``SbpError`` becomes what ``failed`` makes
-    of it."""
+    """Run ``work`` for all items, a bounded number side by side; an item whose work raises ``SbpError`` gets ``failed``
+    as its result.
+    """
     results: list[O | None] = [None] * len(items)
     left = iter(enumerate(items))
 
@@ -49,14 +50,15 @@ async def _all(
     work: Callable[[I], Awaitable[O]],
     failed: Callable[[I, w.Status], O],
 ) -> A:
-    """The answer to ``request``: the outcome of :func:`each` for the elements of its batch."""
+    """Return the answer to ``request``: the outcome of :func:`each` for the elements of its batch."""
     make: Callable[..., Any] = request.answer
     return cast("A", make(results=await each(items, work, failed)))
 
 
 class Controls:
-    """Serves one listener: ``address`` is what its clients are told of the range server, so that they come back to a
-    listener of the same dialect (docs/protocols/sbp.md, "Dialects")."""
+    """Serves one listener. Its clients are told ``address`` as the range server's, so that they come back to a listener
+    of the same dialect (docs/protocols/sbp.md, "Dialects").
+    """
 
     def __init__(self, lanes: Lanes, client: Client, address: Callable[[], str]) -> None:
         self._lanes = lanes
@@ -64,7 +66,7 @@ class Controls:
         self._address = address
 
     async def handle(self, request: w.DocumentRequest) -> w.DocumentResponse:
-        """Raises ``SbpError`` when the request as a whole is refused."""
+        """Serve a request. Raises ``SbpError`` when it is refused as a whole."""
         match request:
             case m.CreateStreamsRequest():
                 return await _all(request, request.streams, self._create_stream, _stream_failed)
@@ -93,7 +95,7 @@ class Controls:
                 raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{type(request).__name__} is not served")
 
     async def seal_on_server(self, request: m.SealRangesRequest) -> m.SealRangesResponse:
-        """SEAL_RANGES as a range server without a placement driver serves it: it answers with the sealed range."""
+        """Serve SEAL_RANGES as a range server without a placement driver does: answer with the sealed range."""
 
         async def seal(wanted: m.RangeId) -> m.RangeItemResult:
             sealed = await self._lanes.seal_on_server(wanted.stream_id, wanted.index)
@@ -145,7 +147,7 @@ class Controls:
     # --- ranges -----------------------------------------------------------------------------------------------------
 
     async def _list_all(self, owners: list[m.RangeOwner]) -> list[m.ListItemResult]:
-        """In all no more ranges than a frame holds: the same ones may be asked for many times."""
+        """List ranges, in all no more than a frame holds: a request may ask many times for the same ones."""
         listed = 0
 
         async def listing(owner: m.RangeOwner) -> m.ListItemResult:
@@ -157,7 +159,7 @@ class Controls:
                 raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"more than {_MAX_LISTED} ranges in one answer")
             return result
 
-        # One after the other, so that none is listed only to find that there is no room for it.
+        # One after the other, so that no list is made for which there is no room left.
         return [
             result
             for owner in owners
@@ -198,7 +200,9 @@ class Controls:
         return m.NextRangeResponse(range=await self._range(wanted.stream_id, index))
 
     async def _sync_ranges(self, item: m.StreamRanges) -> m.SyncItemResult:
-        """The placement driver says what the ranges are; the request only which of them are worth knowing early."""
+        """Make ranges known early. The placement driver says what the ranges are; the request only which of them
+        matter.
+        """
         known = {info.index: info for info in await self._client.list_ranges(item.stream_id)}
         if not known:
             await self._client.describe_stream(item.stream_id)
@@ -229,7 +233,7 @@ class Controls:
         raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
 
     def _told(self, known: w.RangeInfo) -> m.DocumentRange:
-        """A range as clients of this listener are told of it."""
+        """Describe a range for the clients of this listener."""
         following = known.end
         if following < 0:
             state = self._lanes.range_server.state_of(known.stream_id, known.index)

@@ -31,7 +31,9 @@ DIALECT_OF: Mapping[str, Dialect] = {DOCUMENT_LISTENER: V01, RANGE_SERVER_LISTEN
 
 
 class DocumentService:
-    """Made by :func:`start_document`. ``server`` serves requests inside the process, with or without listeners."""
+    """The running listeners, made by :func:`start_document`. ``server`` serves requests inside the process, with or
+    without listeners.
+    """
 
     def __init__(
         self, lanes: Lanes, servers: list[DocumentServer], listeners: dict[str, Listener], carriers: list[Carrier]
@@ -44,17 +46,17 @@ class DocumentService:
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Where the listeners listen."""
+        """Return the (host, port) of each listener, by name."""
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def drain(self) -> None:
-        """Take no more clients and finish what is under way, for a limited time."""
+        """Take no more clients and finish the requests in flight, for a limited time."""
         for server in self._servers:
             server.stop_waiting()
         await asyncio.gather(*(listener.drain() for listener in self.listeners.values()))
 
     async def close(self) -> None:
-        """Drain, then stop; the servers behind it are left to their owners. Idempotent."""
+        """Drain, then stop; the servers behind it stay with their owners. Idempotent."""
         steps = [self.drain, self.lanes.close, *(server.close for server in self._servers)]
         await run_all([*steps, *(carrier.close for carrier in self._carriers)])
 
@@ -66,10 +68,10 @@ async def start_document(
     listeners: Mapping[str, ListenAt],
     owner_of: OwnerOf = nobody,
 ) -> DocumentService:
-    """Serve the document's dialect at ``listeners`` (names: ``DIALECT_OF``; the dialect in them is not looked at).
+    """Serve the document's dialect at ``listeners`` (names: ``DIALECT_OF``; the dialect in them is ignored).
 
-    ``client`` is one of the same placement driver and range server. ``owner_of`` tells who in this process writes a
-    stream already. Raises ``OSError`` when an address is taken.
+    ``client`` is one of the same placement driver and range server. ``owner_of`` returns a stream's writer in this
+    process, if it has one. Raises ``OSError`` when an address is taken.
     """
     to_range_server = InProcessCarrier(range_server, client.barrier)
     lanes = Lanes(pd, range_server, to_range_server, client.barrier, owner_of)

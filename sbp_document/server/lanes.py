@@ -1,17 +1,18 @@
-"""Which range of a stream takes appends of sbp-v0.1, and how it comes to.
+"""The lane of a stream: the range that takes appends of sbp-v0.1, and how the server gets it.
 
-Offsets are given by the server here, so all clients of the document share one writer per stream: the server. Its ranges
-are marked as such at the placement driver (``document/pd_rules.py``), and the mark decides:
+The server assigns offsets, so all clients of the document share one writer per stream: the server. Its ranges are
+marked as such at the placement driver (``document/pd_rules.py``), and the mark decides:
 
 * the stream's last range is open and marked: appends go there, also after a restart;
-* it is sealed, or there is none: the next one is made, marked;
+* it is sealed, or there is none: the server makes the next one, marked;
 * it is open and not marked, so a writer of sbp-0.2 has it: appends are refused until SEAL_RANGES takes the range away
-  from that writer. Never by an append: whoever sends one may not know that there is another writer.
+  from that writer. An append never does so: its sender may not know of the other writer.
 
-A stream may also have an owner in this process (``Lanes.owner_of``): its appends then go through that one, and no
-range is taken from anybody.
+A stream may also have an owner in this process (``Lanes.owner_of``): its appends then go through that owner, and no
+range changes hands.
 
-A writer of sbp-0.2 that opens the stream seals our range like any other; what we have acknowledged lies below its end.
+A writer of sbp-0.2 that opens the stream seals our range like any other; everything we have acknowledged lies below its
+end.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ def error_of(status: Status) -> SbpError:
 
 
 class StreamOwner(Protocol):
-    """Somebody in this process who is the writer of a stream already, for instance a node's partition."""
+    """The writer of a stream in this process, for instance a node's partition."""
 
     def append(self, batch: bytearray, count: int, flags: int, done: Callable[[int, SbpError | None], None]) -> None:
         """Append a record batch of ``count`` records as one entry; the owner writes its base offset into it
-        (:func:`~sbp_document.wire.record_batch.set_base_offset`). ``done`` gets that offset, or -1 and the reason,
-        once."""
+        (:func:`~sbp_document.wire.record_batch.set_base_offset`). ``done`` gets that offset, or -1 and the error, once.
+        """
 
 
 OwnerOf = Callable[[int], StreamOwner | None]
@@ -68,7 +69,8 @@ class Lanes:
     """The ranges that take appends, by stream. Shared by all listeners of the document's dialect.
 
     ``pd`` and ``range_server`` are in this process, ``to_range_server`` leads there: an offset is read from the range
-    server's window and the entry handed over in one step of the event loop, so nobody else can take the offset between.
+    server's window and the entry handed over in one step of the event loop, so no other append can take the offset
+    between.
     """
 
     def __init__(
@@ -95,8 +97,9 @@ class Lanes:
         return self.range_server.info.server_id
 
     def position(self, stream_id: int) -> tuple[int, int]:
-        """(range index, next offset) for an append at this moment; (-1, -1) when the lane has to be found first, or
-        others wait for it still, which came before."""
+        """Return (range index, next offset) for an append at this moment; (-1, -1) when the lane has to be found first,
+        or earlier appends still wait for it.
+        """
         index = self._open.get(stream_id, -1)
         if index < 0 or stream_id in self._waiting:
             return -1, -1
@@ -107,11 +110,11 @@ class Lanes:
         return index, offset
 
     def forget(self, stream_id: int) -> None:
-        """Something is wrong with the range; the next append looks again."""
+        """Forget the range, which has failed; the next append looks again."""
         self._open.pop(stream_id, None)
 
     def when_ready(self, stream_id: int, ready: Ready) -> None:
-        """Have ``ready`` called once there is a position, or with the reason why there is none."""
+        """Call ``ready`` once there is a position, or with the error that prevents it."""
         if self._closed:
             ready(_STOPPED)
             return
@@ -123,7 +126,7 @@ class Lanes:
         self._tasks.spawn(self._find(stream_id))
 
     async def _find(self, stream_id: int) -> None:
-        # What is raised is kept by nothing here: its traceback keeps this frame.
+        # No variable here may keep the exception: its traceback keeps this frame.
         try:
             async with self._changing.setdefault(stream_id, asyncio.Lock()):
                 await self._acquire(stream_id)
@@ -160,7 +163,7 @@ class Lanes:
         raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
 
     async def _last(self, stream_id: int) -> RangeRow | None:
-        """The last range of a stream we may write. Raises ``SbpError`` 1404, 1498."""
+        """Return the last range of a stream we may write. Raises ``SbpError`` 1404, 1498."""
         found = await self.pd.run(lambda tx: rules.tail(tx, stream_id))
         if found.stream is None:
             raise SbpError(ErrorCode.NOT_FOUND, f"there is no stream {stream_id}")
@@ -170,7 +173,7 @@ class Lanes:
         return found.last
 
     async def _adopt(self, row: RangeRow) -> None:
-        """Make the open range of ``row`` the lane; the range server learns of it if it has not yet."""
+        """Make the open range of ``row`` the lane; create it on the range server if that does not have it yet."""
         if self.server_id not in row.server_ids:
             message = f"range {row.index} of stream {row.stream_id} is on another server"
             raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, message)
@@ -193,13 +196,14 @@ class Lanes:
     # --- changes of ranges ------------------------------------------------------------------------------------------
 
     async def started(self, row: RangeRow) -> None:
-        """A stream was created with its first range. Raises ``SbpError``."""
+        """Begin with a stream that was created with its first range. Raises ``SbpError``."""
         async with self._changing.setdefault(row.stream_id, asyncio.Lock()):
             await self._adopt(row)
 
     async def next_range(self, stream_id: int, index: int, start: int) -> int:
-        """Opens the range after the last one, which must be sealed, and returns its index. ``index`` and ``start``
-        are what the caller expects it to be, -1 if it does not mind. Raises ``SbpError`` 1470, 1400."""
+        """Open the range after the last one, which must be sealed, and return its index. ``index`` and ``start`` are
+        what the caller expects it to be, -1 for any. Raises ``SbpError`` 1470, 1400.
+        """
         async with self._changing.setdefault(stream_id, asyncio.Lock()):
             last = await self._last(stream_id)
             if last is not None and last.is_open:
@@ -216,9 +220,10 @@ class Lanes:
             return made.index
 
     async def seal(self, stream_id: int, index: int) -> int:
-        """Seals range ``index`` if it is the last one, opens the next one and returns the index of the open range
+        """Seal range ``index`` if it is the last one, open the next one and return the index of the open range
         (docs/protocols/sbp.md, "Placement driver": repeatable). Raises ``SbpError`` 1462 for a range that does not
-        exist."""
+        exist.
+        """
         async with self._changing.setdefault(stream_id, asyncio.Lock()):
             for _ in range(_TRIES):
                 last = await self._last(stream_id)
@@ -241,17 +246,17 @@ class Lanes:
             raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
 
     async def seal_here(self, row: RangeRow) -> RangeInfo:
-        """Seals a range on the range server alone, where it ends at what is durable; returns it as sealed."""
+        """Seal a range on the range server alone, at the end of its durable data; return it as sealed."""
         self.forget(row.stream_id)
         known = self.range_server.state_of(row.stream_id, row.index)
-        # A writer that is about to take the stream may have raised the epoch on the server already.
+        # Another writer that is taking the stream may have raised the epoch on the server already.
         epoch = row.epoch if known is None else max(row.epoch, known.stored.epoch)
         sealed = await self._ask(SealRangeRequest(RangeInfo(row.stream_id, epoch, row.index, row.start)))
-        # Where the range began, not what a trim has left of it, is what the placement driver compares with.
+        # The placement driver compares with the range's original start, whatever a trim has left of it.
         return RangeInfo(row.stream_id, epoch, row.index, row.start, sealed.end)
 
     async def seal_on_server(self, stream_id: int, index: int) -> RangeInfo:
-        """What a range server of its own does with SEAL_RANGES: end the range, open nothing."""
+        """Seal a range as a range server of its own serves SEAL_RANGES: end the range, open nothing."""
         async with self._changing.setdefault(stream_id, asyncio.Lock()):
             found = await self.pd.run(lambda tx: tx.get_range(stream_id, index))
             if found is None:
@@ -259,9 +264,9 @@ class Lanes:
             return await self.seal_here(found)
 
     async def close(self) -> None:
-        """Appends that wait for their range are refused. Idempotent."""
+        """Refuse the appends that wait for their range. Idempotent."""
         self._closed = True
         await self._tasks.close()
-        # Here rather than in the tasks: one that is cancelled before its first step does not take any.
+        # Refuse here rather than in the tasks: a task that is cancelled before its first step never runs.
         for stream_id in list(self._waiting):
             self._found(stream_id, _STOPPED)

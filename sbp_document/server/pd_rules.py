@@ -1,9 +1,9 @@
-"""What the placement driver decides for clients of sbp-v0.1, as functions of one transaction.
+"""Rules of the placement driver for clients of sbp-v0.1, as functions of one transaction.
 
 In the document a stream has a range from the start, and sealing a range opens the next one (docs/protocols/sbp.md,
-"Placement driver"). Ranges made here carry the mark ``document``: the server itself writes them, for clients
-who know nothing of each other. They take the stream's latest epoch, so that a writer of sbp-0.2 needs no newer one than
-it would among its own kind.
+"Placement driver"). Ranges made here carry the mark ``document``: the server itself writes them, for clients that know
+nothing of each other. They take the stream's latest epoch, so that a writer of sbp-0.2 needs no newer epoch than it
+would among its own kind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def tail(tx: Transaction, stream_id: int) -> Tail:
 
 
 def create_stream(tx: Transaction, wanted: StreamInfo, server_id: int) -> tuple[StreamResponse, RangeRow | None]:
-    """A stream with its first range, on ``server_id``."""
+    """Create a stream with its first range, on ``server_id``."""
     response = rules.create_stream(tx, wanted)
     if response.stream is None:
         return response, None
@@ -39,7 +39,7 @@ def create_stream(tx: Transaction, wanted: StreamInfo, server_id: int) -> tuple[
 
 
 def next_range(tx: Transaction, stream_id: int, server_id: int) -> RangeRow | Status:
-    """The range after the last one, which must be sealed, or the first one."""
+    """Create the range after the last one, which must be sealed, or the first one."""
     found = tail(tx, stream_id)
     if found.stream is None:
         return Status(ErrorCode.NOT_FOUND, f"there is no stream {stream_id}")

@@ -1,6 +1,6 @@
 """The document's dialect as a handler: placement driver and range server behind one port.
 
-The document has one server serve both kinds of frames; only SEAL_RANGES means something different to each. Here it has
+In the document one server serves both kinds of frames; only SEAL_RANGES means something different to each. Here it has
 the placement driver's meaning (seal and open the next range); :class:`RangeServerSide` gives it the other one.
 """
 
@@ -32,8 +32,8 @@ _STOPPED = w.SystemErrorResponse.of(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the ser
 
 
 class DocumentServer:
-    """Serves listeners of one dialect; ``lanes`` are shared by all, ``client`` is one of the same servers. ``pd_addr``
-    and ``range_server_addr``, "host:port", are what clients are told of them: known once the listeners are bound.
+    """Serves listeners of one dialect; all share ``lanes``, ``client`` is one of the same servers. ``pd_addr`` and
+    ``range_server_addr``, "host:port", are the addresses that clients are told: known once the listeners are bound.
     """
 
     def __init__(self, lanes: Lanes, client: Client) -> None:
@@ -70,17 +70,17 @@ class DocumentServer:
                 reply(w.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))
 
     def seal_on_server(self, request: SealRangesRequest, reply: Reply) -> None:
-        """The range server's SEAL_RANGES."""
+        """Serve the range server's SEAL_RANGES."""
         self._start(lambda: self._controls.seal_on_server(request), self._timed(request, reply))
 
     @property
     def waiting_fetches(self) -> int:
-        """FETCH requests that are not answered in full."""
+        """Return the number of FETCH requests that are not answered in full."""
         return self._fetches.waiting
 
     @property
     def late_append_bytes(self) -> int:
-        """Of batches that are under way and were answered already, because their time was up."""
+        """Return the bytes of batches in flight whose requests were answered already, because their time was up."""
         return self._appends.late_bytes
 
     def stop_waiting(self) -> None:
@@ -88,7 +88,7 @@ class DocumentServer:
         self._fetches.stop_waiting()
 
     async def close(self) -> None:
-        """Answer what is under way as failed. Idempotent."""
+        """Answer requests in flight as failed. Idempotent."""
         self.stop_waiting()
         for task in list(self._tasks):
             task.cancel()
@@ -96,8 +96,9 @@ class DocumentServer:
             await asyncio.wait(list(self._tasks))
 
     def _report(self, request: w.HeartbeatRequest | w.ReportMetricsRequest, reply: Reply) -> None:
-        """A sign of life of a range server. Ours has an address of another dialect, which stays what it is, whatever
-        somebody on this listener says of the server that he was told of here."""
+        """Take a sign of life of a range server. Ours keeps its address, which is of another dialect, whatever a client
+        of this listener reports for it.
+        """
         own, said = self._range_server.info, request.range_server
         if said is None or said.server_id != own.server_id:
             self._pd.handle(request, reply)
@@ -112,13 +113,13 @@ class DocumentServer:
 
     def _with_address(self, response: w.Response) -> w.Response:
         if isinstance(response, w.DescribePdResponse):
-            # The address of another dialect would be of no use here.
+            # Clients of this listener need its own address, not that of another dialect.
             nodes = [w.PdNode(node.name, self.pd_addr, node.is_leader) for node in response.nodes]
             return w.DescribePdResponse(response.status, nodes)
         return response
 
     def _timed(self, request: w.DocumentRequest | w.AllocateIdRequest, reply: Reply) -> Reply:
-        """``reply``, within the time that the request allows if it says so."""
+        """Return ``reply``, with the request's time limit if it has one."""
         late: Callable[[w.Status], w.Response]
         if isinstance(request, w.AllocateIdRequest):
             late = w.AllocateIdResponse
@@ -138,7 +139,7 @@ class DocumentServer:
 
         def ended(done: asyncio.Task[w.Response]) -> None:
             self._tasks.discard(done)
-            # Not in the task: one that is cancelled before its first step does not take any.
+            # Reply here, not in the task: a task that is cancelled before its first step never runs.
             reply(_STOPPED if done.cancelled() else done.result())
 
         task.add_done_callback(ended)
@@ -154,7 +155,9 @@ class DocumentServer:
 
 
 class RangeServerSide:
-    """The same server as its range servers appear to a client that knows them and the placement driver apart."""
+    """The same server in the role of a range server, for a client that tells range servers from the placement
+    driver.
+    """
 
     def __init__(self, server: DocumentServer) -> None:
         self._server = server

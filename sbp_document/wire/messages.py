@@ -1,4 +1,4 @@
-"""Messages that only sbp-v0.1 has: the document batches what sbp-0.2 asks one by one.
+"""Messages that only sbp-v0.1 has: the document batches requests that sbp-0.2 sends one by one.
 
 Names of elements follow the document (docs/protocols/sbp.md, "Tables"). Every element of an answer has a status of its
 own besides that of the whole frame; codes are those of :mod:`sbp_back.errors`, translated where they meet the wire.
@@ -20,7 +20,7 @@ _MAX_FETCH_BYTES = 8 * 1024 * 1024
 
 
 def fetch_bytes(asked: int) -> int:
-    """Bytes one fetch of a batch is served with at most, unless its first record batch alone is longer."""
+    """Return the most bytes that one fetch of a batch gets, unless its first record batch alone is longer."""
     return min(asked, _MAX_FETCH_BYTES) if asked > 0 else _DEFAULT_FETCH_BYTES
 
 
@@ -63,7 +63,9 @@ class DocumentStream(Struct):
         return cls(info.stream_id, info.replica, info.retention_ms)
 
     def as_info(self) -> StreamInfo:
-        """As the rest of the backend has it: all replicas acknowledge (docs/protocols/sbp.md, "Placement driver")."""
+        """Return the stream as the rest of the backend has it: all replicas acknowledge (docs/protocols/sbp.md,
+        "Placement driver").
+        """
         return StreamInfo(self.stream_id, self.replica_nums, self.replica_nums, self.retention_period_ms)
 
 
@@ -91,8 +93,9 @@ class FetchItem(Struct):
 
 
 class FetchItemResult(Struct):
-    """``parts`` are the bytes of ``batch_count`` whole record batches, the first of which contains the offset asked
-    for. A decoded result of the document's own shape has no count (0): the bytes tell."""
+    """Result of one fetch. ``parts`` are the bytes of ``batch_count`` whole record batches, the first of which contains
+    the requested offset. A decoded result of the document's own shape has no count (0): the bytes have to be parsed.
+    """
 
     stream_id: int = -1
     request_index: int = 0
@@ -106,7 +109,7 @@ class FetchItemResult(Struct):
 
 
 class RangeOwner(Struct):
-    """Whose ranges are listed: a range server's, or a stream's."""
+    """Owner of the ranges to be listed: a range server, or a stream."""
 
     range_server: RangeServerInfo | None = None
     stream_id: int = -1
@@ -119,7 +122,7 @@ class ListItemResult(Struct):
 
 
 class RangeItemResult(Struct):
-    """Of SEAL_RANGES and DESCRIBE_RANGES."""
+    """Element of an answer to SEAL_RANGES and DESCRIBE_RANGES."""
 
     stream_id: int = -1
     range: DocumentRange | None = None
@@ -138,8 +141,9 @@ class SyncItemResult(Struct):
 
 
 class StreamItemResult(Struct):
-    """Of CREATE, DELETE, UPDATE, DESCRIBE and TRIM_STREAMS. ``range``: the first one of a stream that was created, the
-    smallest one that is left of a trimmed one."""
+    """Element of an answer to CREATE, DELETE, UPDATE, DESCRIBE and TRIM_STREAMS. ``range``: the first range of a stream
+    that was created, the smallest one that is left of a trimmed one.
+    """
 
     stream: DocumentStream | None = None
     status: Status = field(default_factory=Status)
@@ -167,7 +171,7 @@ class FetchBatchResponse(DocumentResponse):
 
 
 class ControlResponse(DocumentResponse):
-    """Base of the answers to what is asked about streams and ranges."""
+    """Base of the answers to requests about streams and ranges."""
 
     @property
     def elements(self) -> int:
@@ -223,12 +227,14 @@ class AppendBatchRequest(DocumentRequest):
 
     @property
     def working_bytes(self) -> int:
-        # Each batch is copied to get its offset.
+        # The server copies each batch to write its offset into it.
         return sum(len(item.batch) for item in self.items)
 
 
 class FetchBatchRequest(DocumentRequest):
-    """``min_bytes`` holds for each item by itself: its answer waits until there are so many, or the time is up."""
+    """FETCH of many streams. ``min_bytes`` holds for each item by itself: its answer waits until there are so many, or
+    the time is up.
+    """
 
     max_wait_ms: int = 0
     min_bytes: int = 0
@@ -236,7 +242,7 @@ class FetchBatchRequest(DocumentRequest):
 
 
 class ControlRequest(DocumentRequest, Generic[A]):
-    """What is asked about streams and ranges; ``answer`` is the class of its answer."""
+    """Base of the requests about streams and ranges; ``answer`` is the class of its answer."""
 
     answer: ClassVar[type[DocumentResponse]]
     timeout_ms: int = 0
@@ -263,7 +269,7 @@ class DescribeRangesRequest(ControlRequest[DescribeRangesResponse]):
 
 
 class NextRangeRequest(ControlRequest[NextRangeResponse], kw_only=True):
-    """CREATE_RANGE; of ``range`` only the stream must be named, what else is must fit what the range will be."""
+    """CREATE_RANGE; ``range`` must name the stream, and any other field must fit the new range."""
 
     answer = NextRangeResponse
     range: DocumentRange
@@ -275,7 +281,7 @@ class CreateStreamsRequest(ControlRequest[CreateStreamsResponse]):
 
 
 class DeleteStreamsRequest(ControlRequest[DeleteStreamsResponse]):
-    """Only the ids of the streams are looked at."""
+    """DELETE_STREAMS; only the ids of the streams are used."""
 
     answer = DeleteStreamsResponse
     streams: list[DocumentStream] = field(default_factory=list)
@@ -297,5 +303,5 @@ class TrimStreamsRequest(ControlRequest[TrimStreamsResponse]):
 
 
 def refusal(request: ControlRequest[Any], status: Status) -> DocumentResponse:
-    """The answer that refuses ``request`` as a whole: nothing but a status."""
+    """Return the answer that refuses ``request`` as a whole: only a status."""
     return request.answer(status)

@@ -53,7 +53,9 @@ class KeyValue(msgspec.Struct):
 
 
 class BatchMeta(msgspec.Struct):
-    """``base_timestamp`` in ms. ``last_offset_delta`` is the writer's claim: some count from 0, some from 1."""
+    """Meta of a batch. ``base_timestamp`` in ms. ``last_offset_delta`` is the writer's claim: some writers count from
+    0, others from 1.
+    """
 
     stream_id: int = 0
     flags: int = 0
@@ -100,8 +102,9 @@ class DocumentRecord(msgspec.Struct):
 
 
 class RecordBatch(msgspec.Struct):
-    """A batch read back: offsets ``[base_offset, end_offset)``. ``wrapped``: the format number of the payloads that are
-    the bodies of its records, -1 for a batch that was written as one."""
+    """A batch read back: offsets ``[base_offset, end_offset)``. ``wrapped``: the format number of the payloads in the
+    bodies of its records, -1 for a batch that wraps none.
+    """
 
     base_offset: int
     end_offset: int
@@ -114,7 +117,7 @@ class RecordBatch(msgspec.Struct):
 
 
 def _first_record(data: memoryview, at: int) -> int:
-    """Where the records of the batch at ``at`` begin."""
+    """Return where the records of the batch at ``at`` begin."""
     if len(data) - at < _HEAD_BYTES:
         raise DecodeError(f"a record batch of {len(data) - at} bytes has no head")
     magic, _, meta_length = _HEAD.unpack_from(data, at)
@@ -126,7 +129,7 @@ def _first_record(data: memoryview, at: int) -> int:
 
 
 def next_record(data: memoryview, at: int) -> tuple[int, int]:
-    """Where the body of the record at ``at`` begins and ends."""
+    """Return where the body of the record at ``at`` begins and ends."""
     left = len(data) - at - 8
     if left < 0:
         raise DecodeError("a record batch ends inside a record")
@@ -138,21 +141,23 @@ def next_record(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def parse_head(data: memoryview, *, lenient: bool = False) -> tuple[int, BatchMeta, int]:
-    """Base offset and meta of the batch that begins ``data``, and where its records begin. Raises ``DecodeError``; with
-    ``lenient`` not for a meta that is no table, which the server stores unseen: it then says nothing."""
+    """Return base offset and meta of the batch that begins ``data``, and where its records begin. Raises
+    ``DecodeError``; with ``lenient`` not for a malformed meta, which the server stores unchecked: the result is then an
+    empty meta.
+    """
     at = _first_record(data, 0)
     meta: BatchMeta = _read_meta(BATCH_META, data[_HEAD_BYTES:at], lenient)
     return int(_BASE.unpack_from(data, 1)[0]), meta, at
 
 
 def parse_record_meta(data: memoryview, *, lenient: bool = False) -> RecordMeta:
-    """The meta of a record, in the same way."""
+    """Return the meta of a record, with ``lenient`` as in :func:`parse_head`."""
     meta: RecordMeta = _read_meta(RECORD_META, data, lenient)
     return meta
 
 
 def wrapped_format(meta: BatchMeta) -> int:
-    """The number of the format of the payloads in a batch, -1 for a batch of records of its own."""
+    """Return the format number of the payloads in a batch, -1 for a batch with records of its own."""
     for pair in meta.properties:
         if pair.key == WRAPPED and pair.value.isdecimal():
             return int(pair.value[:9])
@@ -160,13 +165,15 @@ def wrapped_format(meta: BatchMeta) -> int:
 
 
 def end_of_empty_records(data: memoryview, at: int) -> int:
-    """Where a run of empty records ends that may begin at ``at``."""
+    """Return where the run of empty records that may begin at ``at`` ends."""
     run = _EMPTY_RECORDS.match(data, at)
     return at if run is None else run.end()
 
 
 def count_records(batch: Buffer) -> int:
-    """Records of exactly one batch, by walking it. Raises ``DecodeError``, also for a batch without records."""
+    """Count the records of exactly one batch, by walking it. Raises ``DecodeError``, also for a batch without
+    records.
+    """
     counting = counting_records(batch)
     try:
         while True:
@@ -176,7 +183,7 @@ def count_records(batch: Buffer) -> int:
 
 
 def counting_records(batch: Buffer) -> Generator[None, None, int]:
-    """The same bit by bit: yields after each ``RECORDS_IN_A_TURN`` that are left to walk, and returns the number."""
+    """Count as :func:`count_records` does, in steps: yield after each ``RECORDS_IN_A_TURN`` while records are left."""
     data = memoryview(batch)
     size = len(data)
     at = _first_record(data, 0)
@@ -203,7 +210,7 @@ def counting_records(batch: Buffer) -> Generator[None, None, int]:
 
 
 def _read_meta(table: Table, data: memoryview, lenient: bool) -> Any:
-    """An empty meta is one of defaults."""
+    """Read a meta; an empty one has the defaults."""
     if not len(data):
         return table.make()
     try:
@@ -215,17 +222,17 @@ def _read_meta(table: Table, data: memoryview, lenient: bool) -> Any:
 
 
 def base_offset_of(batch: Buffer) -> int:
-    """The offset written in a batch, -1 when it is too short for one."""
+    """Return the offset written in a batch, -1 when it is too short for one."""
     return int(_BASE.unpack_from(batch, 1)[0]) if len(batch) > _HEAD_BYTES else -1
 
 
 def set_base_offset(batch: Buffer, base_offset: int) -> None:
-    """Writes the offset the server has assigned; the meta, a copy of the client's, stays as it is."""
+    """Write the offset the server has assigned; the meta, a copy of the client's, stays as it is."""
     _BASE.pack_into(batch, 1, base_offset)
 
 
 def split_batches(data: Buffer) -> list[memoryview]:
-    """The batches that fill ``data``, one after the other. Raises ``DecodeError``."""
+    """Return the batches that fill ``data``, one after the other. Raises ``DecodeError``."""
     view = memoryview(data)
     return [view[start:end] for start, end in pairwise([*_starts(view), len(view)])]
 
@@ -244,14 +251,15 @@ def _starts(view: memoryview) -> Iterator[int]:
 
 
 def parse_batches(data: Buffer) -> list[RecordBatch]:
-    """What a FETCH returned, read. Bodies are slices of ``data``. Raises ``DecodeError``."""
+    """Parse the batches that a FETCH returned. Bodies are slices of ``data``. Raises ``DecodeError``."""
     return [parse_batch(batch) for batch in split_batches(data)]
 
 
 def parse_batch(batch: Buffer, *, lenient: bool = False) -> RecordBatch:
-    """Exactly one batch. Its records are numbered from the base offset; their deltas are the writer's claim and count
-    only in batches the server made. Raises ``DecodeError``; with ``lenient`` not for a meta that is no table, which the
-    server stores unseen: it then says nothing."""
+    """Parse exactly one batch. Its records are numbered from the base offset; their deltas are the writer's claim and
+    count only in batches the server made. Raises ``DecodeError``; with ``lenient`` not for a malformed meta, which the
+    server stores unchecked: it is then read as empty.
+    """
     data = memoryview(batch)
     base, meta, at = parse_head(data, lenient=lenient)
     wrapped = wrapped_format(meta)
@@ -260,7 +268,7 @@ def parse_batch(batch: Buffer, *, lenient: bool = False) -> RecordBatch:
 
 
 def read_records(batch: Buffer, *, lenient: bool = False) -> Iterator[DocumentRecord]:
-    """The records of exactly one batch as :func:`parse_batch` reads them, one by one."""
+    """Yield the records of exactly one batch as :func:`parse_batch` reads them."""
     data = memoryview(batch)
     base, meta, at = parse_head(data, lenient=lenient)
     return _records(data, base, meta, at, wrapped_format(meta), lenient)
@@ -293,13 +301,13 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> list[KeyValue]:
 
 
 def pack_head(base_offset: int, meta: BatchMeta) -> bytes:
-    """What a batch has before its records."""
+    """Encode the head and the meta of a batch."""
     table = BATCH_META.write(meta)
     return _HEAD.pack(BATCH_MAGIC, base_offset, len(table)) + table
 
 
 def pack_record_head(meta: RecordMeta, body_length: int) -> bytes:
-    """What a record has before its body."""
+    """Encode the head and the meta of a record."""
     table = RECORD_META.write(meta)
     return _RECORD.pack(len(table), body_length) + table
 
@@ -311,7 +319,7 @@ def encode_batch(
     flags: int = 0,
     properties: Sequence[tuple[str, str]] = (),
 ) -> bytearray:
-    """A batch to append; its base offset is 0 until the server writes the one it gives.
+    """Encode a batch to append; its base offset is 0 until the server assigns one.
 
     Raises ``ValueError`` for no records, and for records more than 24 days apart, which a batch cannot hold together.
     """

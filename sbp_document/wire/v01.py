@@ -1,8 +1,8 @@
 """Dialect sbp-v0.1: the specification document to the letter (docs/protocols/sbp.md, "Dialects").
 
-A listener chooses its dialect by configuration, because the bytes do not tell it apart for certain. What can be told
-apart is refused: a request whose table cannot be one of the document's raises ``DecodeError``, and the listener answers
-it as a system error that names the dialect it speaks.
+The configuration sets the dialect of a listener, because the bytes do not always identify it. Detectable requests of
+other dialects are refused: a request whose table cannot be one of the document's raises ``DecodeError``, and the
+listener answers it with a system error that names its dialect.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def _append_request(header: AppendHeader, payload: Buffer) -> m.AppendBatchReque
 
 # --- telling dialects apart -----------------------------------------------------------------------------------------
 #
-# FlatBuffers carry no types. But where sbp-0.2 has a table, a byte or an int64, the document has a vector, and that
-# shows: in the size of the table around it, or in what the offset leads to.
+# FlatBuffers carry no types. But where sbp-0.2 has a table, a byte or an int64, the document has a vector. That shows
+# in the size of the table around it, or in the target of the offset.
 
 
 def _root(data: bytes) -> int:
@@ -211,13 +211,13 @@ def _root(data: bytes) -> int:
 
 
 def _target(data: bytes, at: int) -> int:
-    """Where the offset at ``at`` leads, 0 when that cannot be."""
+    """Return where the offset at ``at`` leads, 0 when it cannot be an offset."""
     target = at + int(_U32.unpack_from(data, at)[0])
     return target if at + 4 <= target <= len(data) - 4 else 0
 
 
 def _layout(data: bytes, table: int) -> list[int]:
-    """Size of a table and the positions of its slots; empty when there is no table at ``table``."""
+    """Return the size of a table and the positions of its slots; empty when there is no table at ``table``."""
     size = len(data)
     if table < 4 or table > size - 4:
         return []
@@ -231,14 +231,14 @@ def _layout(data: bytes, table: int) -> list[int]:
 
 
 def _slot(data: bytes, table: int, number: int) -> int:
-    """Where the offset in slot ``number`` leads, 0 for nowhere."""
+    """Return where the offset in slot ``number`` leads, 0 when there is none."""
     layout = _layout(data, table)
     position = layout[1 + number] if len(layout) > 1 + number else 0
     return _target(data, table + position) if 4 <= position <= (layout[0] if layout else 0) - 4 else 0
 
 
 def _is_batch(data: bytes) -> bool:
-    """Whether slot 1 of the root leads to a vector of tables rather than to one table."""
+    """Return whether slot 1 of the root leads to a vector of tables rather than to one table."""
     start = _slot(data, _root(data), 1)
     if not start:
         return False
@@ -249,14 +249,14 @@ def _is_batch(data: bytes) -> bool:
 
 
 def _check_batch(data: bytes) -> None:
-    """The root of a batch has four-byte fields without gaps; else it is another dialect's."""
+    """Check that the root of a batch has four-byte fields without gaps; else it is another dialect's."""
     layout = _layout(data, _root(data))
     if layout and layout[0] != 4 + 4 * sum(1 for position in layout[1:] if position):
         raise DecodeError("the table is none of the document's batches")
 
 
 def _check_disjoint(data: bytes, table: int, widths: Sequence[int]) -> None:
-    """The fields of a table, of the document's widths, must not lie over each other."""
+    """Check that the fields of a table, with the document's widths, do not overlap."""
     layout = _layout(data, table)
     spans = sorted((position, width) for position, width in zip(layout[1:], widths, strict=False) if position)
     for (position, width), (following, _) in pairwise(spans):

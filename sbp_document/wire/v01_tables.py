@@ -1,7 +1,7 @@
 """Tables of sbp-v0.1, as the specification document has them, and of its variant of April 2023.
 
-Shapes and the four differences of the variant: docs/protocols/sbp.md, "Dialects". Statuses are translated between
-the document's codes and ours as they are read and written; the variant has ours on the wire.
+Shapes and the four differences of the variant: docs/protocols/sbp.md, "Dialects". Statuses are translated between the
+document's codes and ours as they are read and written; the variant has ours on the wire.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ def _report(range_server: w.RangeServerInfo | None, **figures: int) -> w.ReportM
 
 
 def flat_report(request: w.ReportMetricsRequest) -> SimpleNamespace:
-    """What the table of REPORT_METRICS writes: the document has the figures beside the server, not in a sub-table."""
+    """Return the values for the table of REPORT_METRICS: the document has the figures beside the server, not in a
+    sub-table.
+    """
     figures = {name: getattr(request.metrics, name) for name in w.RangeServerMetrics.__struct_fields__}
     return SimpleNamespace(range_server=request.range_server, **figures)
 
@@ -150,7 +152,7 @@ class Shapes:
         fetch_info = Table(FetchInfo, stream_id, index, i32("size"), status)
         list_result = Table(m.ListItemResult, Sub("owner", OWNER), Tables("ranges", RANGE, always=True), status)
         described = Table(m.RangeItemResult, stream_id, range_, status)
-        # April's result of a seal leaves out the stream, which its range names anyway.
+        # In the variant a seal's result leaves out the stream, which its range names anyway.
         sealed = Table(m.RangeItemResult, range_, status) if april else described
         synced = Table(m.SyncItemResult, stream_id, Tables("ranges", RANGE, always=True), status)
         with_range = Table(m.StreamItemResult, stream, range_, status)

@@ -2,13 +2,14 @@
 
 Two kinds of batches carry them, and one reader reads both:
 
-* The server gives clients of the document what a writer of sbp-0.2 has stored: one entry, one batch, one record, whose
-  offset delta says where it stands (:func:`as_batch`).
-* A node whose backend speaks only the document stores its batches so (:func:`wrap`). The server gives every record of
-  a batch an offset and believes no claim about their number, so a payload of n records is stored as n records: n - 1
-  empty ones, eight zero bytes each, and the payload as the body of the last.
+* The server sends clients of the document what a writer of sbp-0.2 has stored: one entry, one batch, one record, whose
+  offset delta gives its place (:func:`as_batch`).
+* A node whose backend speaks only the document stores its batches so (:func:`wrap`). The server gives every record of a
+  batch an offset and ignores claims about their number, so a payload of n records is stored as n records: n - 1 empty
+  ones, eight zero bytes each, and the payload as the body of the last.
 
-Either way a payload stands at the last of its offsets: who goes on behind the record goes on behind the payload.
+Either way a payload stands at the last of its offsets: a reader that goes on behind the record goes on behind the
+payload.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _OTHER_FLAGS = 0x7FFF & ~FORMAT_MASK
 
 
 class Payload(Struct, frozen=True):
-    """``count`` records laid out in a format of their own; ``timestamp`` in ms."""
+    """``count`` records in a format of their own; ``timestamp`` in ms."""
 
     data: Buffer
     count: int
@@ -68,15 +69,15 @@ def _mark(flags: int) -> KeyValue:
 
 
 def _is_batch_at(payload: Buffer, base_offset: int) -> bool:
-    """Flags are any writer's to set; what they promise is looked at."""
+    """Return whether the payload is a batch at ``base_offset``. Any writer may set flags, so the bytes are checked."""
     return len(payload) > 0 and payload[0] == BATCH_MAGIC and base_offset_of(payload) == base_offset
 
 
 def as_batch(entry: Entry) -> list[Buffer]:
-    """An entry of any format as the parts of one batch with the same offsets.
+    """Return an entry of any format as the parts of one batch with the same offsets.
 
-    What was written as a batch is that batch. Anything else becomes the body of a single record, which stands at the
-    entry's *last* offset.
+    An entry that was written as a batch is that batch. Any other becomes the body of a single record, which stands at
+    the entry's *last* offset.
     """
     if entry.flags & FORMAT_MASK == FORMAT_FLAG and _is_batch_at(entry.payload, entry.base_offset):
         return [entry.payload]
@@ -90,13 +91,14 @@ def as_batch(entry: Entry) -> list[Buffer]:
 
 
 def wrapped_bytes(data: Buffer, count: int) -> int:
-    """Bytes, at most, that a payload of ``count`` records takes in a batch."""
+    """Return the most bytes that a payload of ``count`` records takes in a batch."""
     return len(data) + EMPTY_RECORD_BYTES * (count - 1) + OVERHEAD_BYTES
 
 
 def wrap(stream_id: int, flags: int, payloads: Sequence[Payload], token: str = "") -> bytearray:
-    """One batch of ``payloads``, at least one, all of the format and with the flags of ``flags``: stored as a whole
-    or not at all. ``token``, of 40 characters at most, is what :func:`token_of` will tell of it."""
+    """Wrap ``payloads``, at least one, all of the format and with the flags of ``flags``, in one batch: stored as a
+    whole or not at all. :func:`token_of` reads ``token``, of 40 characters at most, back.
+    """
     first = payloads[0].timestamp
     total = sum(payload.count for payload in payloads)
     properties = [_mark(flags), KeyValue(TOKEN, token)] if token else [_mark(flags)]
@@ -115,9 +117,9 @@ def wrap(stream_id: int, flags: int, payloads: Sequence[Payload], token: str = "
 
 
 def _payloads(batch: memoryview, at: int) -> Iterator[tuple[int, RecordMeta, memoryview]]:
-    """Of each payload the delta of its last offset, its record's meta and its bytes; ``at``: where records begin.
+    """Yield the delta of the last offset, the record's meta and the bytes of each payload; ``at``: where records begin.
 
-    A claim about offsets is believed of a record that is alone in its batch: only the server makes such.
+    A claim about offsets counts only in a record that is alone in its batch: only the server makes such records.
     """
     first = at
     delta = 0
@@ -137,8 +139,9 @@ def _payloads(batch: memoryview, at: int) -> Iterator[tuple[int, RecordMeta, mem
 
 
 def entries_of(data: Buffer, stream_id: int) -> list[Entry]:
-    """The batches that fill ``data``, what a FETCH returned, each as the entry its server has stored or could have.
-    Raises ``DecodeError``."""
+    """Return the batches that fill ``data``, the result of a FETCH, each as the entry its server has stored or could
+    have. Raises ``DecodeError``.
+    """
     entries = []
     for batch in split_batches(data):
         base, meta, at = parse_head(batch, lenient=True)
@@ -150,15 +153,15 @@ def entries_of(data: Buffer, stream_id: int) -> list[Entry]:
 
 
 def token_of(entry: Entry) -> str:
-    """The token of the batch in an entry, empty for one without. Raises ``DecodeError``."""
+    """Return the token of the batch in an entry, empty for a batch without one. Raises ``DecodeError``."""
     _, meta, _ = parse_head(memoryview(entry.payload), lenient=True)
     return next((pair.value for pair in meta.properties if pair.key == TOKEN), "")
 
 
 def unwrap(entry: Entry) -> list[Entry]:
-    """The payloads in an entry, each as an entry of its own; the entry itself if it holds none.
+    """Return the payloads in an entry, each as an entry of its own; the entry itself if it holds none.
 
-    Whoever writes a batch writes its mark: one that does not fit what it marks is taken for a batch like any other.
+    The writer of a batch sets its mark: a batch whose mark does not fit its content is taken for an ordinary one.
     """
     if entry.flags & FORMAT_MASK != FORMAT_FLAG:
         return [entry]
