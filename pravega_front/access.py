@@ -1,8 +1,8 @@
-"""Who calls, and what it may do: credentials of calls, delegation tokens of commands (docs/protocols/pravega.md,
-"Credentials").
+"""Authentication and authorization of Pravega's clients: credentials of calls, delegation tokens of commands
+(docs/protocols/pravega.md, "Credentials").
 
-The controller gives tokens for one stream each, to read it, or to write to it as well. They are signed by the node, so
-the segment store believes them without asking anybody.
+The controller issues tokens, each for one stream, with the right to read it, or to read and write it. The node signs
+them, so the segment store verifies them without asking the controller.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UPDATE = "READ_UPDATE"
 
 
 class Refused(Exception):
-    """A command's token does not allow it; ``expired`` if it did once."""
+    """Refusal of a command by its token; ``expired`` if the token was valid before."""
 
     def __init__(self, message: str, expired: bool = False) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class Refused(Exception):
 
 
 class Access:
-    """Asked for everything that clients do."""
+    """Checks of every call and command of a client."""
 
     def __init__(self, node: NodeServices, token_seconds: int) -> None:
         self._node = node
@@ -49,7 +49,7 @@ class Access:
     # --- calls -----------------------------------------------------------------------------------------------------
 
     async def caller(self, call: GrpcCall) -> Principal:
-        """Who calls. Raises GrpcRefusal (UNAUTHENTICATED, UNAVAILABLE)."""
+        """Return the caller's principal. Raises GrpcRefusal (UNAUTHENTICATED, UNAVAILABLE)."""
         if not self._required_at(call.listener):
             return ANONYMOUS.at(call.host)
         method, _, credentials = call.header("authorization").partition(" ")
@@ -72,18 +72,18 @@ class Access:
         return found.at(call.host)
 
     def allow(self, principal: Principal, operation: Operation, resource: Resource) -> None:
-        """Raise GrpcRefusal (PERMISSION_DENIED) unless a caller may do this."""
+        """Raise GrpcRefusal (PERMISSION_DENIED) unless the principal may do ``operation``."""
         if not self.may(principal, operation, resource):
             raise GrpcRefusal(
                 Code.PERMISSION_DENIED, f"{principal} may not {operation.value} {resource.name or 'the node'}"
             )
 
     def may(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
-        """Whether a caller may do this."""
+        """Return whether the principal may do ``operation``."""
         return self._node.authorizer.allows(principal, operation, resource)
 
     def topic(self, scope: str, stream: str) -> Resource:
-        """A stream as the authorizer knows it."""
+        """Return a stream as the authorizer's resource."""
         name = f"{scope}/{stream}"
         found = self._node.catalog.by_name("pravega", name)
         if found is not None:
@@ -94,8 +94,8 @@ class Access:
             return Resource(ResourceKind.TOPIC, name)
 
     def token(self, principal: Principal, info: Any) -> str:
-        """A token for a stream: to write to it where the caller may, else to read it; none for who need not say who it
-        is."""
+        """Issue a token for a stream: to read and write it if the principal may, else to read it. Empty for an
+        anonymous principal."""
         if principal.is_anonymous:
             return ""
         resource = self.topic(info.scope, info.stream)
@@ -109,8 +109,8 @@ class Access:
     # --- commands --------------------------------------------------------------------------------------------------
 
     def check(self, listener: str, host: str, token: str, segment: str, update: bool) -> tuple[Principal, float | None]:
-        """Who has a token that allows a command on a segment from ``host``, and until when (wall clock, s); nobody and
-        None at a listener that asks for none.
+        """Check a command on a segment from ``host``. Returns the token's principal and when it expires (wall clock,
+        s); an anonymous principal and None at a listener without authentication.
 
         Raises Refused.
         """
@@ -131,7 +131,7 @@ class Access:
     def _check_claims(self, token: Token, host: str, segment: str, update: bool) -> None:
         scope, stream = _stream_of(segment)
         if (name := stream.removesuffix(TABLE)) != stream and _claim(scope, stream) not in token.claims:
-            stream = name  # clients ask for tokens by the names that users gave to their tables
+            stream = name  # clients request tokens for a table's name, without the suffix of its segments
         rights = token.claims.get(_claim(scope, stream))
         if rights != _UPDATE and (update or rights != _READ):
             raise Refused(f"the token was not made for {segment}")
@@ -144,16 +144,16 @@ class Access:
 
     @staticmethod
     def expired(until: float | None) -> bool:
-        """Whether a token that was checked before has expired since."""
+        """Return whether a token that was checked before has expired since."""
         return until is not None and until <= time.time()
 
 
 def _stream_of(segment: str) -> tuple[str, str]:
-    """Scope and stream of a segment's name."""
+    """Return scope and stream of a segment's name."""
     scope, _, rest = segment.partition("/")
     return scope, rest.partition("/")[0]
 
 
 def _claim(scope: str, stream: str) -> str:
-    """What a token says of a stream, or of a table, as the key of its rights."""
+    """Return the key under which a token holds the rights to a stream or table."""
     return f"prn::/scope:{scope}/stream:{stream}"

@@ -1,4 +1,4 @@
-"""What ``anabranch doctor`` finds of topics that Pravega's clients use."""
+"""Checks of ``anabranch doctor`` on topics that Pravega's clients use."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeFacts
 
 _EVENT_BYTES = 8 * 1024 * 1024
-"""The largest event that Pravega's clients send; larger ones come in pieces."""
+"""Largest event that Pravega's clients send in one append; larger ones come in pieces."""
 _NAMED = 5
 _REFUSED = 'writers end with "stream is sealed"'
 
 
 def refused_appends(db: Connection, facts: NodeFacts) -> Iterator[Finding]:
-    """Topics whose rules refuse what Pravega's clients append."""
+    """Find topics whose configuration makes the node refuse the appends of Pravega's clients."""
     made = {topic for (topic,) in db.execute("SELECT topic FROM front_pravega_streams")}
     query = (
         "SELECT topic, topic_config.key, value FROM topic_config JOIN topics ON topics.name = topic"

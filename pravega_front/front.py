@@ -1,4 +1,5 @@
-"""Pravega's protocols as a front of a node (docs/fronts.md): the controller's gRPC and the segment store's wire."""
+"""Pravega's protocols as a front of a node (docs/fronts.md): the controller's gRPC and the segment store's wire
+protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PravegaFront(Front):
-    """What the Pravega front brings; its stored format lies in ``bridges.formats``."""
+    """Pravega's protocols as a plug-in of the node. Their stored format is defined in ``bridges.formats``."""
 
     name = "pravega"
     listeners = (
@@ -38,7 +39,7 @@ class PravegaFront(Front):
         self._server: PravegaServer | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        # In a thread: gRPC takes its time to import, and other fronts serve already.
+        # In a thread: importing gRPC is slow, and the other fronts serve already.
         serving = await asyncio.to_thread(import_module, "pravega_front.serving")
         server: PravegaServer = serving.PravegaServer(self._node)
         self._server = server

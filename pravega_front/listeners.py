@@ -1,7 +1,8 @@
-"""The listeners: of the controller, whose address clients are given, and of the segment store, of which it tells them.
+"""Listeners of the front: the controller's, whose address clients are configured with, and the segment store's, which
+the controller tells them.
 
-A further one of the controller, as ``pravega-external``, sends its clients to the segment store's of the same name,
-``pravega-segmentstore-external``.
+An additional listener of the controller, such as ``pravega-external``, sends its clients to the segment store's
+listener with the same suffix, ``pravega-segmentstore-external``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ SEGMENT_STORE = "pravega-segmentstore"
 
 
 def is_segment_store(listener: str) -> bool:
-    """Whether a listener is of the segment store, else it is of the controller."""
+    """Return whether a listener is the segment store's; otherwise it is the controller's."""
     return listener_kind(listener, (CONTROLLER, SEGMENT_STORE)) == SEGMENT_STORE
 
 
 def segment_store_of(listener: str) -> str:
-    """Name of the segment store's listener to which one of the controller sends its clients."""
+    """Return the name of the segment store's listener to which a listener of the controller sends its clients."""
     return SEGMENT_STORE + listener.removeprefix(CONTROLLER)

@@ -15,22 +15,22 @@ _SEGMENT = re.compile(r"([^/#]+)/([^/#]+)/(\d{1,10})(?:\.#epoch\.(\d{1,10}))?((?
 _USERS = re.compile(r"[A-Za-z0-9.-]{1,250}")
 _INTERNAL = re.compile(r"_[A-Za-z0-9._-]{1,250}")
 MARK = "_MARK"
-"""In front of a stream's name: the stream of its watermarks."""
+"""Prefix before a stream's name: the stream of its watermarks."""
 GROUP = "_RG"
-"""In front of a reader group's name: the stream of its state."""
+"""Prefix before a reader group's name: the stream of its state."""
 TRANSACTION = "#transaction."
-"""Between a segment's name and a transaction's id: what the transaction writes there."""
+"""Separator between a segment's name and a transaction's id: the transaction's segment."""
 TRANSIENT = "#transient."
-"""Between a segment's name and the id of a writer: a large event that is written there and then merged."""
+"""Separator between a segment's name and a writer's id: the segment for a large event, which is then merged."""
 TABLE = "_kvtable"
-"""Behind a key-value table's name, or a reader group's: the table segments that hold it."""
+"""Suffix after the name of a key-value table or reader group: the table segments that hold it."""
 SYSTEM_SCOPE = "_system"
 LONGEST_NAME = 1000
-"""Characters of a segment's name: a scope, a stream and whatever Pravega puts behind them take fewer."""
+"""Most characters of a segment's name; a scope, a stream and Pravega's suffixes take fewer."""
 
 
 class SegmentName(NamedTuple):
-    """A segment of a stream: its number and the epoch in which it was made; ``suffix`` is what follows a '#'."""
+    """Name of a stream's segment: its number and the epoch of its creation; ``suffix`` is the part from a '#' on."""
 
     scope: str
     stream: str
@@ -43,25 +43,25 @@ class SegmentName(NamedTuple):
 
     @property
     def segment_id(self) -> int:
-        """The id that the controller's messages use."""
+        """Return the segment's id in the controller's messages."""
         return self.epoch << 32 | self.number
 
 
 def segment_of(topic: Topic, partition: PartitionInfo) -> SegmentName:
-    """The segment that a partition is."""
+    """Return the name of the segment that a partition is."""
     scope, _, stream = topic.names["pravega"].partition("/")
     return SegmentName(scope, stream, topic.first_number + partition.index, partition.made_epoch)
 
 
 def partition_at(topic: Topic, number: int, epoch: int) -> PartitionInfo | None:
-    """The partition that the segment of a number and an epoch is."""
+    """Return the partition of a segment's number and epoch, or None."""
     found = partition_of(topic, number - topic.first_number)
     return None if found is None or found.made_epoch != epoch else found
 
 
 def parse_segment(name: str) -> SegmentName | None:
-    """The parts of a segment's name; None if it is not of that form, for which a long one is not looked through. One
-    without an epoch is of epoch 0."""
+    """Parse a segment's name; None if it does not have that form. A name without an epoch means epoch 0. A name that is
+    too long is not matched at all, to save time."""
     found = _SEGMENT.fullmatch(name) if len(name) <= LONGEST_NAME else None
     if found is None:
         return None
@@ -70,25 +70,25 @@ def parse_segment(name: str) -> SegmentName | None:
 
 
 def split_id(segment_id: int) -> tuple[int, int]:
-    """(number, epoch) of a segment's id."""
+    """Return (number, epoch) of a segment's id."""
     return segment_id & 0xFFFFFFFF, segment_id >> 32
 
 
 def is_text(name: str) -> bool:
-    """Whether a name came as UTF-8, without which the database keeps none."""
+    """Return whether a name was valid UTF-8; the database stores no other names."""
     return name.isascii() or not any("\ud800" <= one <= "\udfff" for one in name)
 
 
 def is_users_name(name: str) -> bool:
-    """Whether users may call a scope, a stream or a reader group so."""
+    """Return whether users may give a scope, a stream or a reader group this name."""
     return _USERS.fullmatch(name) is not None
 
 
 def is_internal_name(name: str) -> bool:
-    """Whether it is a name that Pravega gives to what it keeps for itself."""
+    """Return whether the name has the form of Pravega's internal streams."""
     return _INTERNAL.fullmatch(name) is not None
 
 
 def is_transactions(name: str) -> bool:
-    """Whether a segment is one of a transaction's own, not a large event that is written for it."""
+    """Return whether a segment belongs to a transaction itself, and is not a large event written for one."""
     return TRANSACTION in name and TRANSIENT not in name

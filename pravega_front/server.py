@@ -1,4 +1,4 @@
-"""What the connections of the segment store share: segments, handlers, counters."""
+"""Segment store server: state that its connections share, such as segments, handlers and metrics."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pravega_front.settings import PravegaSettings
 
 Handler = Callable[[Connection, Any], Awaitable[Command | Encoded | None]]
-"""Answers a command of its connection, or does not. Raises LogError for what ends the connection."""
+"""Returns the answer to a command of the connection, or None. Raises LogError to end the connection."""
 
-#: Answers that are errors, for metrics.
+#: Names of the answers that count as errors in the metrics.
 ERRORS = frozenset(
     {
         "WrongHost",
@@ -45,7 +45,7 @@ ERRORS = frozenset(
 
 
 class Observer:
-    """Puts what connections report into the node's metrics."""
+    """Records events of connections in the node's metrics."""
 
     def __init__(self, metrics: FrontMetrics) -> None:
         self._metrics = metrics
@@ -54,16 +54,16 @@ class Observer:
         self.connection_refused = metrics.connection_refused
 
     def request_done(self, kind: str, seconds: float, received: int, sent: int) -> None:
-        """A command was answered; ``kind`` is its name."""
+        """Count an answered command; ``kind`` is its name."""
         self._metrics.kind(kind).done(seconds, received, sent)
 
     def error_told(self, kind: str, error: str) -> None:
-        """A command was answered with an error, or ended its connection."""
+        """Count a command that was answered with an error, or ended its connection."""
         self._metrics.kind(kind).failed(error)
 
 
 class SegmentStore(net.Server):
-    """All listeners of the segment store; see :class:`bridges.net.server.Server`."""
+    """Server for all listeners of the segment store; see :class:`bridges.net.server.Server`."""
 
     observer: Observer
 
@@ -94,7 +94,7 @@ class SegmentStore(net.Server):
         return Connection(self, listener, advertised)
 
     async def forget_transient(self, name: str) -> None:
-        """Whoever wrote a large event is gone: what there is of it goes, unless it is merged."""
+        """Delete the transient segment of a large event whose writer has disconnected, unless it is being merged."""
         try:
             await self.merges.forget(name)
         except LogError as error:

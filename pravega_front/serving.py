@@ -1,4 +1,4 @@
-"""What serves Pravega's clients: the segment store, the controller, and what both know."""
+"""Server of the Pravega front: the segment store, the controller, and the services behind both."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pravega_front.settings import PravegaSettings
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
-#: The controller's calls by module; each has ``register(registry, controller)``.
+#: Modules of the controller's calls; each has ``register(registry, controller)``.
 CALLS = (scopes_and_streams, lineage, transactions, groups, key_value_tables, writers)
 
 
 class PravegaServer:
-    """Serves Pravega's clients from a node's shared log: what :class:`pravega_front.front.PravegaFront` runs."""
+    """Serves Pravega's clients from a node's shared log; :class:`pravega_front.front.PravegaFront` runs it."""
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
@@ -59,7 +59,7 @@ class PravegaServer:
         controller = self._controller = Controller(node, settings, segments, access, dropped)
         await controller.load()
         self.transactions = LiveTransactions(controller.transactions, node.catalog)
-        await merges.load()  # also with the segments of transactions, which are known now
+        await merges.load()  # after the controller, since merges look up transactions' segments, too
         registry = Registry(access, node.db.changes)
         for module in CALLS:
             module.register(registry, controller)
@@ -82,7 +82,7 @@ class PravegaServer:
                 host, port = await store.listen(name, address.host, address.port, None, node.tls(name))
                 bound[name] = Address(host, port)
                 controller.listening(name, bound[name])
-        # Behind the segment store, of whose addresses it tells.
+        # After the segment store, whose addresses the controller tells clients.
         ports = await server.start({name: (one.host, one.port, node.tls(name)) for name, one in calls.items()})
         for name, port in ports.items():
             bound[name] = Address(calls[name].host, port)

@@ -1,4 +1,4 @@
-"""Settings of the Pravega front: the section ``pravega`` of a node's."""
+"""Settings of the Pravega front: the section ``pravega`` of the node's settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bridges.node.setting import Duration, Section, Size, setting
 
 
 class PravegaSettings(Section):
-    """Of everything that Pravega's clients see; where Pravega has a bound of its own, the default is that."""
+    """Settings that Pravega's clients can notice. Where Pravega has the same bound, the default is Pravega's."""
 
     max_connections: int = setting(
         10_000,
@@ -79,19 +79,19 @@ class PravegaSettings(Section):
     )
 
     connections_max_idle_ms: ClassVar[Duration] = 600_000
-    """Time after which a connection that says nothing is closed."""
+    """Time after which an idle connection is closed."""
     unacknowledged_bytes_per_connection: ClassVar[Size] = 32 * 1024**2
-    """Bytes a connection may have in flight before the node stops reading from it."""
+    """Bytes of a connection in flight at which the node stops reading from it."""
     read_max_bytes: ClassVar[Size] = 2 * 1024**2
-    """Most bytes one read of a segment is answered with."""
+    """Most bytes in the answer to one read of a segment."""
     append_events: ClassVar[int] = 250_000
-    """Most events of one append that get offsets of their own; one that says more is a single record."""
+    """Most events of one append that get offsets of their own; an append with more is a single record."""
     writers_per_connection: ClassVar[int] = 10_000
-    """Most writers that one connection may set up."""
+    """Most writers set up on one connection."""
     parked_reads_per_connection: ClassVar[int] = 1_000
     """Most reads of one connection that wait at the ends of segments."""
     table_page: ClassVar[int] = 1_000
-    """Most entries or keys of a table that one answer holds."""
+    """Most entries or keys of a table in one answer."""
     transaction_max_execution_ms: ClassVar[Duration] = 86_400_000
     """Time after which a transaction is aborted, however often it is pinged."""
     max_calls: ClassVar[int] = 1_000

@@ -1,4 +1,5 @@
-"""The front's tables in the node's database. What belongs to a topic goes in the transaction that deletes it."""
+"""Tables of the Pravega front in the node's database. A topic's rows are deleted in the transaction that deletes the
+topic."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from bridges.catalog.sql import Connection
 def _first(connection: Connection) -> None:
     for columns in (
         "scopes (name TEXT PRIMARY KEY)",
-        # Of the streams that the controller made: what their makers said, as the controller's messages.
+        # Configurations of the streams that clients created, as the controller's messages.
         "streams (topic TEXT PRIMARY KEY, config BLOB NOT NULL)",
-        # Segments that are no partitions of a stream, by their names, with the hidden topics that hold them.
+        # Loose segments, which belong to no stream, by name, with the hidden topics that hold them.
         "segments (name TEXT PRIMARY KEY, topic TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL DEFAULT 0)",
         "attributes (topic TEXT, partition INTEGER, id BLOB, value INTEGER NOT NULL, "
         "PRIMARY KEY (topic, partition, id))",
-        # ``length`` is what the table's log would have as bytes: versions are positions in it.
+        # ``length`` is the length in bytes that the table's log would have: versions are positions in it.
         "tables (segment TEXT PRIMARY KEY, length INTEGER NOT NULL, key_length INTEGER NOT NULL, "
         "bytes INTEGER NOT NULL)",
         "entries (segment TEXT, key BLOB, version INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (segment, key))",
@@ -28,7 +29,7 @@ def _first(connection: Connection) -> None:
 
 
 def _transactions(connection: Connection) -> None:
-    # ``hidden`` is the topic that holds the transaction's segments: partition n is that of the nth of ``parents``.
+    # ``hidden`` is the topic that holds the transaction's segments: partition n belongs to the nth of ``parents``.
     connection.execute(
         "CREATE TABLE front_pravega_transactions (topic TEXT, high INTEGER, low INTEGER, state INTEGER NOT NULL, "
         "lease_ms INTEGER NOT NULL, created_ms INTEGER NOT NULL, hidden TEXT NOT NULL, parents TEXT NOT NULL, "
@@ -37,12 +38,12 @@ def _transactions(connection: Connection) -> None:
 
 
 def _key_value_tables(connection: Connection) -> None:
-    # ``config`` is the controller's message; the table segments are those of ``tables``.
+    # ``config`` is the controller's message; the table segments are rows of ``tables``.
     connection.execute(
         "CREATE TABLE front_pravega_key_value_tables (scope TEXT, name TEXT, config BLOB NOT NULL, "
         "PRIMARY KEY (scope, name)) STRICT"
     )
-    # Keys that tables had, as far back as they are remembered; ``version`` is where they were removed.
+    # Removed keys of tables, the latest ones only; ``version`` is the position of the removal.
     connection.execute(
         "CREATE TABLE front_pravega_removed (segment TEXT, key BLOB, version INTEGER NOT NULL, "
         "PRIMARY KEY (segment, key)) STRICT"
@@ -56,8 +57,8 @@ def _decisions(connection: Connection) -> None:
 
 
 def _merges(connection: Connection) -> None:
-    # Segments of no stream, by the topics that hold them, that are being appended to another one in pieces: its topic,
-    # partition and stream, and the producer ids of the present attempt and of the one before.
+    # Merges in pieces, by the topics that hold their sources: topic, partition and backend stream of the target, and
+    # the producer ids of the present attempt and of the previous one.
     connection.execute(
         "CREATE TABLE front_pravega_merges (topic TEXT PRIMARY KEY, target TEXT NOT NULL, partition INTEGER NOT NULL, "
         "stream INTEGER NOT NULL, attempt INTEGER NOT NULL, stale INTEGER NOT NULL) STRICT"
@@ -65,8 +66,8 @@ def _merges(connection: Connection) -> None:
 
 
 def _bounded_tables(connection: Connection) -> None:
-    # ``stored`` is what ``entries`` and ``removed`` call the table: a new one of the same name has another. What lies
-    # there under a name of ``dropped`` belongs to nobody any more, and is removed little by little.
+    # ``stored`` is the table's name in ``entries`` and ``removed``: a recreated table gets another one. Rows there
+    # whose name is in ``dropped`` belong to deleted tables, and are removed a slice at a time.
     connection.execute("CREATE TABLE front_pravega_dropped (stored TEXT PRIMARY KEY) STRICT")
     connection.execute("ALTER TABLE front_pravega_tables ADD COLUMN stored TEXT NOT NULL DEFAULT ''")
     connection.execute("ALTER TABLE front_pravega_tables ADD COLUMN entries INTEGER NOT NULL DEFAULT 0")
@@ -77,7 +78,7 @@ def _bounded_tables(connection: Connection) -> None:
 
 
 def _noted(connection: Connection) -> None:
-    # What writers noted of time: positions by the ids of segments, as JSON, and the wall clock (ms) then.
+    # Writers' notes of time: positions by segment id, as JSON, and the wall clock (ms) at the note.
     connection.execute(
         "CREATE TABLE front_pravega_noted (topic TEXT, writer TEXT, time INTEGER NOT NULL, position TEXT NOT NULL, "
         "alive INTEGER NOT NULL, noted_ms INTEGER NOT NULL, PRIMARY KEY (topic, writer)) STRICT"
@@ -85,17 +86,17 @@ def _noted(connection: Connection) -> None:
 
 
 def _numbered_tables(connection: Connection) -> None:
-    # The number of the table's first segment (bridges/catalog/former.py).
+    # Number of the table's first segment (bridges/catalog/former.py).
     connection.execute("ALTER TABLE front_pravega_key_value_tables ADD COLUMN first INTEGER NOT NULL DEFAULT 0")
 
 
 def _conditional_merges(connection: Connection) -> None:
-    # Attributes of the target that were changed with the decision: id in hexadecimal, new value, old value, as JSON.
+    # Attributes of the target updated with the decision: id in hexadecimal, new value, old value, as JSON.
     connection.execute("ALTER TABLE front_pravega_merges ADD COLUMN undo TEXT NOT NULL DEFAULT '[]'")
 
 
 def _outcomes(connection: Connection) -> None:
-    # How transactions have ended, by the ids of their streams, in that order; ``transactions`` has those that have not.
+    # Outcomes of ended transactions, by stream id, in the order of their ends; ``transactions`` has the open ones.
     connection.execute(
         "CREATE TABLE front_pravega_outcomes (number INTEGER PRIMARY KEY AUTOINCREMENT, stream BLOB NOT NULL, "
         "high INTEGER NOT NULL, low INTEGER NOT NULL, state INTEGER NOT NULL, UNIQUE (stream, high, low)) STRICT"
@@ -103,12 +104,12 @@ def _outcomes(connection: Connection) -> None:
 
 
 def _several_nodes(connection: Connection) -> None:
-    # What the nodes of a cluster tell each other of a transaction: the places of the segments whose part of a commit is
-    # done, as JSON, and how often it was pinged at nodes that do not end its lease.
+    # State of a transaction that the nodes of a cluster share: the places of the segments that a commit has appended,
+    # as JSON, and the number of pings at nodes that do not end its lease.
     connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN merged TEXT NOT NULL DEFAULT '[]'")
     connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN pings INTEGER NOT NULL DEFAULT 0")
     connection.execute("CREATE INDEX front_pravega_hidden ON front_pravega_transactions (hidden)")
-    # Rates of segments whose streams are scaled by them, as their owners have seen them last.
+    # Latest rates of the segments of streams with scaling by rate, published by their owners.
     connection.execute(
         "CREATE TABLE front_pravega_loads (topic TEXT, partition INTEGER, rate REAL NOT NULL, hot INTEGER NOT NULL, "
         "cold INTEGER NOT NULL, seen_ms INTEGER NOT NULL, PRIMARY KEY (topic, partition)) STRICT"
@@ -128,7 +129,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _outcomes,
     _several_nodes,
 )
-"""What brings each version to the next; never change one that was released."""
+"""Migrations, each from one version to the next. Never change one that was released."""
 
 
 def _erase(connection: Connection, topic: str) -> None:

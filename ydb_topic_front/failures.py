@@ -67,7 +67,7 @@ def told(error: YdbError | LogError) -> YdbError:
     if isinstance(error, YdbError):
         return YdbError(error.status, str(error), error.issue)
     if isinstance(error, PartitionSealed) and not error.children:
-        return YdbError(Status.PRECONDITION_FAILED, str(error))  # there is no other partition to come again for
+        return YdbError(Status.PRECONDITION_FAILED, str(error))  # no other partition to retry with
     for kind, status, issue in _WORDS:
         if isinstance(error, kind):
             return YdbError(status, str(error), issue)

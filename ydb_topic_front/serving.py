@@ -61,7 +61,7 @@ class YdbServer:
 
     @property
     def groups(self) -> GroupDirectory | None:
-        """The consumers with sessions, as groups; None before the start."""
+        """Return the consumers with sessions, as groups; None before the start."""
         return None if self._service is None else self._service.readers
 
     async def stop(self) -> None:

@@ -1,1 +1,1 @@
-"""The controller: what its calls mean, in terms of topics, partitions and their lineage."""
+"""The controller: handlers of its calls, based on topics, partitions and their lineage."""

@@ -1,15 +1,15 @@
-"""Scaling by rate, as streams' policies ask for it (docs/protocols/pravega.md, "Key ranges and epochs"): hot segments
-are split, cold neighbours merged.
+"""Auto-scaling by rate as streams' policies ask for it (docs/protocols/pravega.md, "Key ranges and epochs"): hot
+segments are split, cold neighbours merged.
 
-Rates are looked at once in an interval, from what the logs have grown by, whoever wrote. Where several nodes share the
-work each tells the others, in the database, of the segments that it owns, and the owner of a stream's first segment
-scales it. A segment is split when it was
-above its target for as many intervals in a row as the settings say, and two neighbours are merged when both were below
-half of it for long, as long as the stream keeps the least number of segments that its policy names.
+Once per interval the rates are derived from the growth of the logs, whichever protocol wrote. In a cluster, each node
+publishes the rates of the segments it owns in the database, and the owner of a stream's first segment scales the
+stream. A segment is split when it was above its target for ``scale_up_intervals`` intervals in a row. Two neighbours
+are merged when both were below half of it for ``scale_down_intervals``, as long as the stream keeps the minimum number
+of segments of its policy.
 
-A split helps where several routing keys are hot. Where all that a segment gets has one key, one of its parts gets it
-all, and so on down to ranges that cannot be split any more: after :data:`_IN_VAIN` splits in a row of which one part
-got nearly everything, that part is left as it is, as long as it is so.
+A split helps if several routing keys are hot. If all events of a segment have one key, one child gets them all, and so
+on down to ranges that cannot be split further. So after :data:`_IN_VAIN` splits in a row of which one child got nearly
+everything, that child is not split while this is so.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _MOST_PARTS = 16
-"""Into how many a segment is split at once, whatever the policy says."""
+"""Most parts into which one split divides a segment, whatever the policy says."""
 _RECENT = 3
-"""Intervals after which what another node has told of a segment counts no more."""
+"""Intervals after which a rate published by another node is stale."""
 _TELL = upsert("front_pravega_loads", "topic partition", "rate hot cold seen_ms")
 _IN_VAIN = 2
 _LITTLE = 0.1
-"""Part of a hot segment's rate: where the others that came of the same split have less together, it has not helped."""
+"""Fraction of a hot segment's rate: if its siblings have less than that together, the split has not helped."""
 
 
 class _Load(Struct):
-    """What is known of one segment: where it ended, its rate in the last interval, and for how many intervals it has
-    been hot or cold."""
+    """Load of one segment: its end, its rate in the last interval, and for how many intervals it has been hot or
+    cold."""
 
     end: int
     seen_ms: int
@@ -57,7 +57,7 @@ class _Load(Struct):
 
 
 class AutoScaler:
-    """Scales the streams of a node whose policies ask for it; :meth:`look` is a chore."""
+    """Scales the streams whose policies ask for it; :meth:`look` is a chore."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -66,7 +66,7 @@ class AutoScaler:
         self._rounds: Rounds[Topic] = controller.node.rounds("scaling by rate")
 
     async def look(self, now_ms: int) -> None:
-        """Look at all streams once; one that waits for its transactions is left out until it was scaled."""
+        """Check all streams once. A stream whose scaling waits for open transactions is skipped until it is done."""
         loads: dict[PartitionLog, _Load] = {}
         streams = self._controller.streams.scaled_by_rate()
         await self._rounds.each(streams, lambda topic: self._look_at(topic, now_ms, loads))
@@ -97,7 +97,7 @@ class AutoScaler:
             log.info("a stream was scaled by its rate", topic=topic.name, sealed=seal, segments=len(topic.active))
 
     def _measured(self, topic: Topic, now_ms: int, loads: dict[PartitionLog, _Load], policy: Any) -> dict[int, _Load]:
-        """What this node's active segments of a stream have got since the last look, by their numbers."""
+        """Return the loads of this node's active segments of a stream since the last check, by number."""
         found: dict[int, _Load] = {}
         for partition in topic.active:
             if not self._controller.segments.owners.is_mine(topic.name, partition.index):
@@ -105,7 +105,7 @@ class AutoScaler:
             partition_log = self._controller.node.logs.get(topic.name, partition.index)
             if partition_log is None:
                 continue
-            # A log that is not open was not appended to: nobody has used it since the start.
+            # A log that is not open was not appended to since the node started.
             end = _end(partition_log, policy.scaleType) if partition_log.is_open else -1
             if end is None:
                 continue
@@ -121,13 +121,13 @@ class AutoScaler:
         return found
 
     async def _tell(self, topic: Topic, loads: dict[int, _Load], now_ms: int) -> None:
-        """Have other nodes know the rates of this node's segments."""
+        """Publish the rates of this node's segments to the other nodes."""
         rows = [(topic.name, at, one.rate, one.hot, one.cold, now_ms) for at, one in loads.items()]
         if rows:
             await self._controller.node.db.run(lambda connection: connection.executemany(_TELL, rows))
 
     async def _told(self, topic: Topic, now_ms: int) -> dict[int, _Load]:
-        """What other nodes have told of the active segments lately."""
+        """Return the rates that other nodes have published recently, of segments that are active."""
         query = "SELECT partition, rate, hot, cold FROM front_pravega_loads WHERE topic = ? AND seen_ms > ?"
         key = (topic.name, now_ms - _RECENT * self._settings.scale_interval_ms)
         rows = await self._controller.node.db.run(lambda connection: connection.execute(query, key).fetchall())
@@ -135,10 +135,10 @@ class AutoScaler:
         return {at: _Load(-1, now_ms, rate, hot, cold) for at, rate, hot, cold in rows if at in active}
 
     def _wanted(self, topic: Topic, loads: dict[int, _Load], policy: object) -> tuple[list[int], list[KeyRange]] | None:
-        """Which segments are to be sealed, and the ranges of those that come in their place."""
+        """Return the segments to seal and the key ranges of their replacements; None if no change is due."""
         active = sorted(topic.active, key=lambda one: one.keys.low)
         if any(one.keys.high != after.keys.low for one, after in pairwise(active)):
-            return None  # a topic of Kafka's: its partitions share all keys
+            return None  # a topic of another protocol, whose partitions all have the whole key range
         factor = max(2, min(_MOST_PARTS, policy.scaleFactor))  # type: ignore[attr-defined]
         for one in active:
             load = loads.get(one.index)
@@ -158,8 +158,8 @@ class AutoScaler:
 
 
 def split(partition: PartitionInfo, parts: int) -> list[KeyRange]:
-    """A partition's keys in equal parts, with bounds that are doubles, as clients get them; in fewer where no more lie
-    between its bounds."""
+    """Divide a partition's key range into ``parts`` equal ranges, whose bounds are doubles as in clients' messages.
+    Fewer if there are not enough doubles between its bounds."""
     low, high = partition.keys.doubles
     inner = {low + (high - low) * part / parts for part in range(1, parts)}
     between = sorted(KeyRange.of_doubles(0.0, bound).high for bound in inner if low < bound < high)
@@ -167,7 +167,7 @@ def split(partition: PartitionInfo, parts: int) -> list[KeyRange]:
 
 
 def _in_vain(topic: Topic, partition: PartitionInfo, loads: Mapping[int, _Load]) -> bool:
-    """Whether the last splits that led to a hot segment have left nearly everything with it."""
+    """Return whether the last splits that led to a hot segment have left nearly all load with it."""
     least = loads[partition.index].rate * _LITTLE
     splits = 0
     while splits < _IN_VAIN and len(partition.parents) == 1:
@@ -185,7 +185,7 @@ def _in_vain(topic: Topic, partition: PartitionInfo, loads: Mapping[int, _Load])
 
 
 def _end(partition_log: PartitionLog, kind: int) -> int | None:
-    """Where a segment ends, in events or in kilobytes; None while that is not known."""
+    """Return a segment's end, in events or in kilobytes; None while that is unknown."""
     if kind == ScaleType.BY_RATE_IN_EVENTS_PER_SEC:
         return partition_log.high_watermark
     length = partition_log.byte_length

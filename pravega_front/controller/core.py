@@ -1,4 +1,4 @@
-"""What the controller's calls share: streams, segments, addresses, tokens."""
+"""State shared by the controller's calls: streams, segments, addresses, tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 class Controller:
-    """The controller of a node. Call :meth:`load` first."""
+    """A node's controller. Call :meth:`load` first."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class Controller:
         self.key_value_tables = KeyValueTables(node.db, dropped, segments.room_for_tables)
         self.watermarks = Watermarks(self)
         self.addresses: dict[str, tuple[str, int]] = {}
-        """Where clients are told that listeners are, by name."""
+        """Advertised addresses of this node's listeners, by name."""
 
     async def load(self) -> None:
-        """Know what is durable."""
+        """Read durable state from the database and start the chores."""
         await self.streams.load()
         await self.transactions.load()
         await self.watermarks.load()
@@ -65,14 +65,12 @@ class Controller:
         self.node.every(_EXPIRE_MS, self.transactions.expire, "ends of transactions' leases")
 
     async def scale(self, topic: Topic, seal: Sequence[int], ranges: Sequence[KeyRange]) -> None:
-        """Seal segments of a stream and make others in their place, once no transaction is open any more.
-
-        Raises the errors of :meth:`bridges.catalog.topics.Catalog.change_partitions` and of changing a configuration.
-        """
+        """Seal segments of a stream and create their replacements, once no transaction is open. Raises the errors of
+        :meth:`bridges.catalog.topics.Catalog.change_partitions` and of changing a configuration."""
         self.catalog.check_partition_change(topic.name, seal, ranges)
         before, after = len(topic.active), len(topic.active) - len(set(seal)) + len(ranges)
         share = self.streams.share(topic, after)
-        # The larger share is there first: never is less kept than the policy says.
+        # Raise the share before, lower it after the change: a segment never keeps less than the policy says.
         if share and after < before:
             await self.catalog.set_config(topic.name, share)
         await self.catalog.change_partitions(topic.name, seal, ranges)
@@ -80,25 +78,25 @@ class Controller:
             await self.catalog.set_config(topic.name, share)
 
     async def close(self) -> None:
-        """Leave what is under way to the next start."""
+        """Stop; the next start continues work under way."""
         await self.streams.close()
         await self.watermarks.close()
         await self.transactions.close()
 
     def listening(self, listener: str, bound: Address) -> None:
-        """Tell clients from now on where a listener is."""
+        """Advertise the address of a listener to clients."""
         address = self.node.advertised(listener) or bound
         host = socket.gethostname() if address.host in _EVERYWHERE else address.host
         self.addresses[listener] = host, address.port
 
     def controllers(self, listener: str) -> list[tuple[str, int]]:
-        """Where clients that ask at a listener of the controller find that of every node, this one's first."""
+        """Return the addresses of all nodes' controllers for clients of ``listener``, this node's first."""
         owners = self.segments.owners
         others = (owners.address(node, listener) for node in owners.nodes)
         return [self.addresses[listener], *(other for other in others if other is not None)]
 
     async def place_of(self, segment: str, listener: str) -> tuple[str, int]:
-        """Where clients that ask at a listener of the controller find the segment store that has a segment."""
+        """Return the address of the segment store that has a segment, for clients of the controller's ``listener``."""
         store = segment_store_of(listener)
         own = self.addresses.get(store, ("", 0))
         owners = self.segments.owners

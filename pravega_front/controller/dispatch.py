@@ -1,7 +1,7 @@
-"""From a method's name to what answers it, and from what goes wrong to gRPC's status for it.
+"""Registry of the controller's handlers, and translation of their errors into gRPC statuses.
 
-Clients take UNKNOWN and INTERNAL for reasons to repeat a call for minutes, so each error has a status of its own
-(docs/protocols/pravega.md, "Controller errors"). Methods without a handler are answered UNIMPLEMENTED.
+Clients repeat a call for minutes after UNKNOWN and INTERNAL, so each error has a status of its own
+(docs/protocols/pravega.md, "Controller errors"). gRPC answers UNIMPLEMENTED for methods without a handler.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pravega_front.access import Access
 
 Handler = Callable[[Any, Principal], Awaitable[Any]]
-"""``handler(request, caller)`` gives the answer's message. Raises GrpcRefusal, LogError."""
+"""``handler(request, caller)`` returns the answer's message. Raises GrpcRefusal, LogError."""
 PlaceHandler = Callable[[Any, str], Awaitable[Any]]
-"""The same, of where things are: gets the name of the listener instead."""
+"""Handler of a method about addresses: gets the name of the listener instead of the caller."""
 
 _ON_NODE = {
     "createScope": Operation.CREATE,
@@ -63,20 +63,21 @@ _ON_GROUP = {
     "updateReaderGroup": Operation.READ,
     "deleteReaderGroup": Operation.DELETE,
 }
-"""What each method does, and to what; the others describe the stream that they name, or nothing."""
+"""Operation of each method, by the kind of its resource. Other methods need DESCRIBE on the stream that they name,
+except those in _FREE."""
 
 _FREE = frozenset(
     {
         "getControllerServerList",
         "getURI",
-        "getDelegationToken",  # the token says what is allowed
+        "getDelegationToken",  # checks the rights when it issues the token
         "noteTimestampFromWriter",
         "removeWriter",
     }
 )
 _EVERY_TIME = frozenset({"getControllerServerList", "getURI", "getDelegationToken"})
-"""Methods that are called with every connection, and tell nothing that clients have just changed."""
-#: Memory of a parsed message for each byte: of a map of small numbers measured.
+"""Methods that clients call with every connection. Their answers do not depend on recent changes of the catalog."""
+#: Memory of a parsed message per byte, measured with a map of small numbers.
 _PARSED = 5
 #: Longest request: stream cuts and configurations of groups are a few kilobytes for a thousand segments.
 _MOST = 1024 * 1024
@@ -91,17 +92,17 @@ class Registry:
         self._calls: dict[str, Callable[[Any, Principal, GrpcCall], Awaitable[Any]]] = {}
 
     def call(self, name: str, handler: Handler) -> None:
-        """Have calls of the method ``name`` answered by ``handler``."""
+        """Answer calls of the method ``name`` with ``handler``."""
         assert name in METHODS, name
         self._calls[name] = lambda request, caller, call: handler(request, caller)
 
     def place(self, name: str, handler: PlaceHandler) -> None:
-        """Have calls of the method ``name``, which asks where something is, answered by ``handler``."""
+        """Answer calls of the method ``name``, which asks for an address, with ``handler``."""
         assert name in METHODS, name
         self._calls[name] = lambda request, caller, call: handler(request, call.listener)
 
     def fill(self, server: GrpcServer) -> None:
-        """Put everything into a server."""
+        """Add all handlers to a server."""
         for name, handler in self._calls.items():
             server.add_call(SERVICE, name, self._unary(name, handler))
 
@@ -151,5 +152,5 @@ class Registry:
 
 
 def refusal_of(error: LogError) -> GrpcRefusal:
-    """Return what a call is ended with for ``error``: clients repeat it after UNAVAILABLE, not after others."""
+    """Return the gRPC refusal for ``error``. Clients repeat a call after UNAVAILABLE only."""
     return GrpcRefusal(Code.UNAVAILABLE if error.retriable else Code.INVALID_ARGUMENT, str(error))

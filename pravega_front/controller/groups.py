@@ -1,4 +1,4 @@
-"""Calls about reader groups of Java's client: a configuration each, and a stream of the group's state."""
+"""Calls about reader groups of Java's client: each has a configuration, and a stream for the group's state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Calls:
         self._db = controller.node.db
 
     async def _stored(self, scope: str, name: str) -> Any:
-        """A group's configuration; None if there is no such group."""
+        """Return a group's configuration; None if the group does not exist."""
         query = "SELECT config FROM front_pravega_groups WHERE scope = ? AND name = ?"
         row = await self._db.run(lambda db: db.execute(query, (scope, name)).fetchone())
         return None if row is None else _Configuration.FromString(row[0])
@@ -55,7 +55,7 @@ class _Calls:
             return _CreateReaderGroupResponse(status=GroupStatus.INVALID)
         if not self._streams.scopes.exists(scope):
             return _CreateReaderGroupResponse(status=GroupStatus.NOT_FOUND)
-        # Before anything is waited for: what many wait for comes to all of them at once.
+        # Parse before the first await: otherwise the parsed messages of all waiting calls would be in memory together.
         try:
             made = _Configuration.FromString(stored(request))
         except InvalidConfig:
@@ -64,7 +64,7 @@ class _Calls:
         raw = made.SerializeToString()
         found = await self._stored(scope, name)
         if found is None:
-            # The stream first: a group that is known has one.
+            # Create the stream before the row, so that every stored group has one.
             await self._make_stream(scope, name)
 
             def insert(connection: Connection) -> bytes:
@@ -87,7 +87,7 @@ class _Calls:
         try:
             await self._streams.create(config, TopicKind.INTERNAL)
         except TopicExists:
-            return  # of a creation that a crash cut short
+            return  # a crash interrupted an earlier creation
 
     async def configuration(self, request: Any, caller: Principal) -> Any:
         found = await self._stored(request.scope, request.readerGroup)
@@ -133,7 +133,7 @@ class _Calls:
 
     async def subscribers(self, request: Any, caller: Principal) -> Any:
         self._streams.get(request)
-        # Nothing is truncated by what groups have read, so none has to be waited for.
+        # Streams are not truncated by the positions of groups, so there are no subscribers.
         return _SubscribersResponse()
 
     async def subscribed(self, request: Any, caller: Principal) -> Any:

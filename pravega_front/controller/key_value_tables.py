@@ -1,4 +1,4 @@
-"""Calls about key-value tables; what is in them goes over the segment store's wire."""
+"""Calls about key-value tables. Clients read and write the entries through the segment store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ConfigResponse = message("KeyValueTableConfigResponse")
 _InScopeResponse = message("KVTablesInScopeResponse")
 
 _PAGE = 1000
-"""Names of one page."""
+"""Most names in one page."""
 
 
 def register(registry: Registry, controller: Controller) -> None:
@@ -51,7 +51,7 @@ class _Calls:
         self._tables = controller.key_value_tables
 
     async def _config(self, request: Any) -> tuple[Any, int]:
-        """What was said of a table, and the number of its first segment. Raises KeyValueTableMissing."""
+        """Return a table's configuration and the number of its first segment. Raises KeyValueTableMissing."""
         raw, first = await self._tables.config(request.scope, request.kvtName)
         return _Config.FromString(raw), first
 
@@ -85,7 +85,7 @@ class _Calls:
         return answer
 
     async def list(self, request: Any, caller: Principal) -> Any:
-        """Those that the caller may have described."""
+        """List the tables that the caller may describe."""
         scope, access = request.scope.scope, self._access
         answer = _InScopeResponse()
         token = answer.continuationToken

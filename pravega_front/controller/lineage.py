@@ -1,4 +1,4 @@
-"""Calls about a stream's segments: where they are, which follow which, scaling, truncation."""
+"""Calls about a stream's segments: location, successors, scaling, truncation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Calls:
         return answer
 
     async def uri(self, request: Any, listener: str) -> Any:
-        # For any name: clients ask for segments that no controller knows, such as the tables of their reader groups.
+        # Answered for any name: clients also ask for segments unknown to the controller, such as reader groups' tables.
         number, epoch = split_id(request.segmentId)
         name = SegmentName(request.streamInfo.scope, request.streamInfo.stream, number, epoch)
         host, port = await self._controller.place_of(str(name), listener)
@@ -107,8 +107,9 @@ class _Calls:
         location.segmentId.segmentId = number
 
     async def _head(self, topic: Topic, timestamp: int = 0) -> list[tuple[PartitionInfo, int]]:
-        """The first segments with events of ``timestamp`` (ms) or later, or to which they may come, with where those
-        begin; without a timestamp, with where the segments start. Together they have all keys, each once."""
+        """Return the first segments that have, or may get, events of ``timestamp`` (ms) or later, each with the
+        position where those begin; without a timestamp, the segments' starts. Together they cover the key range exactly
+        once."""
         begin: dict[int, int] = {}
         spent: set[int] = set()
         due = [one for one in topic.partitions if not one.parents]
@@ -122,8 +123,8 @@ class _Calls:
                     following.update(dict.fromkeys(partition.children))
             children = [topic.partitions[index] for index in sorted(following)]
             due = [one for one in children if one.index not in begin and spent.issuperset(one.parents)]
-        # A merged segment is begun when all its parents are read to their ends, so that none of these is left out: one
-        # whose child cannot be begun yet stays, with nothing of it to read.
+        # A reader begins a merged segment when it has read all its parents to their ends. So a parent stays in the
+        # result, with nothing left to read, while another parent of its child is not spent.
         waiting = list(topic.partitions)
         while waiting:
             partition = waiting.pop()
@@ -180,7 +181,7 @@ class _Calls:
             if partition.index not in ends:
                 waiting += [topic.partitions[number] for number in partition.children]
         if ends:
-            # What follows the segments in which the range ends is not part of it.
+            # Successors of the segments in which the range ends are not part of it.
             behind = self._descendants(topic, ends)
             seen = {index: one for index, one in seen.items() if index not in behind}
         answer = _StreamCutRangeResponse(delegationToken=self._controller.access.token(caller, info))
@@ -210,7 +211,7 @@ class _Calls:
 
     @staticmethod
     def _covers(partitions: list[PartitionInfo]) -> bool:
-        """Whether partitions cover all keys, each once."""
+        """Return whether the partitions cover the key range exactly once."""
         whole = ranged(partitions)
         return bool(partitions) and all((one.low, one.high) == one.partition.keys.doubles for one in whole)
 
@@ -240,7 +241,7 @@ class _Calls:
         topic = self._streams.find(request.streamInfo.scope, request.streamInfo.stream)
         if topic is None or not 0 <= request.epoch <= topic.epoch:
             return _Status(status=ScaleProgress.INVALID_INPUT)
-        # The catalog changes partitions in one step: an epoch is over when there is a later one.
+        # The catalog changes partitions in one step, so an epoch has ended when there is a later one.
         return _Status(status=ScaleProgress.SUCCESS if request.epoch < topic.epoch else ScaleProgress.IN_PROGRESS)
 
     async def truncate(self, request: Any, caller: Principal) -> Any:

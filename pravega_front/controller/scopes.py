@@ -1,7 +1,7 @@
-"""Which scopes there are, and which streams each has: sorted, and kept up with the catalog.
+"""Index of the scopes and of the streams in each, sorted, and kept in step with the catalog.
 
-A scope exists because somebody made it, or because a topic, of whichever protocol, has a name in it. Listing gives
-pages of names, so nothing here walks through all topics but :meth:`Scopes.load`, once, at the start.
+A scope exists because a client created it, or because a topic of any protocol has a name in it. Listing returns pages
+of names, so only :meth:`Scopes.load` iterates over all topics, once, at the start.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _FOLLOWED = "pravega scope"
 
 
 class _Streams(Struct):
-    """Names of a scope's streams: the users', sorted, and those that are kept for readers."""
+    """Names of a scope's streams: the users', sorted, and the internal ones that hold the state of reader groups."""
 
     users: list[str] = field(default_factory=list)
     internal: set[str] = field(default_factory=set)
 
 
 class TooManyScopes(LogError):
-    """As many scopes were made as there may be."""
+    """The limit of created scopes is reached."""
 
 
 class Scopes:
-    """The scopes of a node; clients may make ``most``. Call :meth:`load` first, and :meth:`close` at the end."""
+    """All scopes; clients may create ``most``. Call :meth:`load` first, and :meth:`close` at the end."""
 
     def __init__(self, node: NodeServices, most: int) -> None:
         self._catalog = node.catalog
@@ -47,7 +47,7 @@ class Scopes:
         self._sorted: list[str] = []
 
     async def load(self) -> None:
-        """Know what is durable, and listen to the catalog."""
+        """Read the created scopes from the database, index the catalog's topics and follow its changes."""
 
         self._db.changes.mirror(_FOLLOWED, _read, self._follow)
         self._made = await self._db.run(lambda connection: _read(connection, None))
@@ -64,7 +64,7 @@ class Scopes:
         self._catalog.on_change.append(self._changed)
 
     def close(self) -> None:
-        """Listen to the catalog no more."""
+        """Stop following the catalog."""
         if self._changed in self._catalog.on_change:
             self._catalog.on_change.remove(self._changed)
 
@@ -101,16 +101,16 @@ class Scopes:
     # --- asking ----------------------------------------------------------------------------------------------------
 
     def exists(self, scope: str) -> bool:
-        """Whether there is a scope."""
+        """Return whether the scope exists."""
         return scope in self._made or scope in self._streams or scope == SYSTEM_SCOPE
 
     def page(self, after: str, most: int) -> list[str]:
-        """At most ``most`` scopes behind ``after``, sorted."""
+        """Return at most ``most`` scopes after ``after``, sorted."""
         first = bisect_right(self._sorted, after)
         return self._sorted[first : first + most]
 
     def streams(self, scope: str, after: str, most: int) -> list[str]:
-        """At most ``most`` of the users' streams of a scope behind ``after``, sorted."""
+        """Return at most ``most`` of a scope's user streams after ``after``, sorted."""
         found = self._streams.get(scope)
         if found is None:
             return []
@@ -118,18 +118,18 @@ class Scopes:
         return found.users[first : first + most]
 
     def internal_streams(self, scope: str) -> list[str]:
-        """The streams of a scope that keep the state of its readers."""
+        """Return a scope's streams that hold the state of reader groups."""
         found = self._streams.get(scope)
         return [] if found is None else sorted(found.internal)
 
     def is_empty(self, scope: str) -> bool:
-        """Whether a scope has no streams, those of reader groups among them."""
+        """Return whether a scope has no streams, internal ones included."""
         return scope not in self._streams
 
     # --- changing --------------------------------------------------------------------------------------------------
 
     async def add(self, scope: str) -> None:
-        """Make a scope, durably. Raises TooManyScopes."""
+        """Create a scope, durably. Raises TooManyScopes."""
 
         def change(connection: Connection) -> None:
             (count,) = connection.execute("SELECT count(*) FROM front_pravega_scopes").fetchone()
@@ -146,7 +146,7 @@ class Scopes:
         self._made.add(scope)
 
     async def remove(self, scope: str) -> None:
-        """Forget that a scope was made, durably."""
+        """Delete a created scope, durably."""
 
         def change(connection: Connection) -> None:
             note(connection)

@@ -1,4 +1,4 @@
-"""Calls about scopes and streams: their life, their configuration, listing."""
+"""Calls about scopes and streams: creation, deletion, configuration, listing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ScopesResponse = message("ScopesResponse")
 _StreamsInScopeResponse = message("StreamsInScopeResponse")
 
 _PAGE = 1000
-"""Names of one page."""
+"""Most names in one page."""
 
 
 def register(registry: Registry, controller: Controller) -> None:
@@ -93,7 +93,8 @@ class _Calls:
             return _Status(status=DeleteScopeStatus.FAILURE)
         if not self._streams.scopes.is_empty(scope) or await self._controller.key_value_tables.any(scope):
             return _Status(status=DeleteScopeStatus.SCOPE_NOT_EMPTY)
-        # Of what clients keep of groups without the controller nothing is left for a scope of that name.
+        # Clients keep reader groups' tables without telling the controller. A later scope of this name must not inherit
+        # them.
         await self._controller.key_value_tables.delete_groups(scope)
         await self._streams.scopes.remove(scope)
         return _Status(status=DeleteScopeStatus.SUCCESS)
@@ -101,7 +102,7 @@ class _Calls:
     async def delete_scope_recursive(self, request: Any, caller: Principal) -> Any:
         scope, scopes, access = request.scope, self._streams.scopes, self._controller.access
         if not scopes.exists(scope):
-            return _Status(status=DeleteScopeStatus.SUCCESS)  # as Pravega says: there is nothing left of it
+            return _Status(status=DeleteScopeStatus.SUCCESS)  # as Pravega answers: nothing is left of the scope
         if scope == SYSTEM_SCOPE:
             return _Status(status=DeleteScopeStatus.FAILURE)
         async for streams in in_turns(self._all_streams(scope)):
@@ -112,11 +113,11 @@ class _Calls:
                 await self._delete(scope, stream)
         await self._controller.key_value_tables.delete_scope(scope)
         await scopes.remove(scope)
-        # Whoever makes a topic in it meanwhile, through whichever protocol, has the scope again.
+        # A topic that was created in the scope meanwhile, through any protocol, makes the scope exist again.
         return _Status(status=DeleteScopeStatus.SUCCESS)
 
     def _all_streams(self, scope: str) -> Iterator[list[str]]:
-        """Pages of a scope's streams, those that keep the state of readers at the end."""
+        """Yield pages of a scope's streams, the internal ones last."""
         last = ""
         while page := self._streams.scopes.streams(scope, last, _PAGE):
             last = page[-1]
@@ -155,7 +156,7 @@ class _Calls:
         return _ExistsResponse(exists=found is not None)
 
     async def list_streams(self, request: Any, caller: Principal) -> Any:
-        """Those that the caller may have described."""
+        """List the streams that the caller may describe."""
         scope, after = request.scope.scope, request.continuationToken.token
         tag, access = getattr(request, "tag", ""), self._controller.access
         answer = _StreamsInScopeResponse()
@@ -174,7 +175,7 @@ class _Calls:
                 if access.may(caller, Operation.DESCRIBE, access.topic(scope, stream)):
                     answer.streams.add(scope=scope, stream=stream)
             answer.continuationToken.token = names[-1]
-            await asyncio.sleep(0)  # who looks for a tag that few have goes through all streams
+            await asyncio.sleep(0)  # the search for a rare tag goes through all streams
         return answer
 
     async def configuration(self, request: Any, caller: Principal) -> Any:

@@ -1,8 +1,8 @@
-"""Retention by size of streams that were scaled: what their sealed segments hold counts, and goes first.
+"""Retention by size for streams that were scaled: sealed segments count towards the size, and are emptied first.
 
-Each active segment is trimmed by its log to its share of the policy's size, which follows the number of active segments
-(:meth:`pravega_front.controller.core.Controller.scale`). Here a sealed segment is emptied, the oldest first, once
-everything else that the stream holds is as much as is to be kept.
+Each active segment's log trims itself to the segment's share of the policy's size, which depends on the number of
+active segments (:meth:`pravega_front.controller.core.Controller.scale`). This chore empties a sealed segment, the
+oldest first, once the rest of the stream has the size to keep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class SizeRetention:
-    """Empties sealed segments of the streams of a node that are kept by size; :meth:`look` is a chore."""
+    """Empties sealed segments of the streams with retention by size; :meth:`look` is a chore."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -31,11 +31,11 @@ class SizeRetention:
         self._rounds: Rounds[Topic] = controller.node.rounds("retention by size")
 
     async def look(self, now_ms: int) -> None:
-        """Look at all streams that are kept by size once."""
+        """Check all streams with retention by size once."""
         emptied: set[int] = set()
-        # Of streams that were never scaled their logs see to it themselves.
+        # Streams that were never scaled need no help: their logs trim themselves.
         kept, is_kept = self._controller.streams.kept_by_size(), self._controller.node.is_kept
-        is_mine = self._controller.segments.owners.is_mine  # of the first segment: one node looks at each stream
+        is_mine = self._controller.segments.owners.is_mine  # the owner of the first segment checks a stream
         scaled = (one for one in kept if len(one.active) < len(one.partitions) and is_mine(one.name, 0))
         streams = (one for one in scaled if not is_kept(one))
         await self._rounds.each(streams, lambda topic: self._look_at(topic, emptied))

@@ -1,4 +1,4 @@
-"""Topics as Pravega's streams: names, segments with their key ranges, what their makers said of them."""
+"""Topics as Pravega's streams: names, segments with key ranges, and configurations."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SegmentRange = message("SegmentRange")
 
 _BYTES = "retention.bytes"
 _MOST_SAID = 64 * 1024
-"""Bytes of what is said of one stream, to which Pravega's clients give 128 tags of 256 characters at most, of a reader
-group or of a table."""
+"""Most bytes of a stream's, a reader group's or a table's configuration. Pravega's clients give a stream at most 128
+tags of 256 characters."""
 
 
 class Ranged(NamedTuple):
-    """A segment with its range of keys, from ``low`` to ``high``."""
+    """A segment with its key range from ``low`` to ``high``."""
 
     partition: PartitionInfo
     low: float
@@ -40,10 +40,10 @@ class Ranged(NamedTuple):
 
 
 def ranged(partitions: Sequence[PartitionInfo]) -> list[Ranged]:
-    """Partitions with ranges that cover [0, 1] without overlapping, as Pravega's clients need them.
+    """Return partitions with key ranges that cover [0, 1] without overlapping, as Pravega's clients need them.
 
-    Their own, if they do. Those of a topic whose partitions all have the whole range, as Kafka's have, get equal
-    parts: records that other protocols wrote lie wherever their writers put them.
+    These are their own ranges, if they cover it. The partitions of a topic that all have the whole range, such as
+    Kafka's, get equal parts: records of other protocols lie wherever their writers put them.
     """
     ordered = sorted(partitions, key=lambda one: one.keys.low)
     bounds = ordered and (ordered[0].keys.low, ordered[-1].keys.high) == (0, KEY_SPACE)
@@ -54,12 +54,12 @@ def ranged(partitions: Sequence[PartitionInfo]) -> list[Ranged]:
 
 
 def even(count: int) -> list[KeyRange]:
-    """``count`` equal ranges of keys."""
+    """Divide the key space into ``count`` equal ranges."""
     return [KeyRange.of_doubles(at / count, (at + 1) / count) for at in range(count)]
 
 
 class Streams:
-    """The streams of a node. Call :meth:`load` first."""
+    """All streams. Call :meth:`load` first."""
 
     def __init__(self, node: NodeServices, max_scopes: int) -> None:
         self._node = node
@@ -72,7 +72,7 @@ class Streams:
         self._work = TaskSet()
 
     async def load(self) -> None:
-        """Know scopes, and what was said of streams."""
+        """Read scopes and streams' configurations from the database, and follow changes."""
         await self.scopes.load()
 
         self._db.changes.mirror(FOLLOWED, _read, self._follow)
@@ -112,11 +112,11 @@ class Streams:
             self._by_size.discard(name)
 
     def scaled_by_rate(self) -> Iterator[Topic]:
-        """The streams whose policies scale them by rate, and that are not sealed; they may change meanwhile."""
+        """Yield the unsealed streams with scaling by rate; they may change during the iteration."""
         return (topic for topic in self._known(self._by_rate) if topic.active)
 
     def kept_by_size(self) -> Iterator[Topic]:
-        """The streams whose policies keep so many bytes of them; they may change meanwhile."""
+        """Yield the streams with retention by size; they may change during the iteration."""
         return self._known(self._by_size)
 
     def _known(self, names: set[str]) -> Iterator[Topic]:
@@ -126,34 +126,36 @@ class Streams:
                 yield topic
 
     def share(self, topic: Topic, segments: int) -> dict[str, str]:
-        """What the configuration of a stream that is kept by size is to be when it has so many active segments; nothing
-        unless it is what the policy made of it."""
+        """Return the topic configuration with which ``segments`` active segments share the size of the stream's
+        retention policy. Empty for a stream without such a policy, or if the topic's configuration was set otherwise
+        since."""
         config = self.config(topic)
         if topic.name not in self._by_size or not topic.active or not segments:
             return {}
         if topic.config.get(_BYTES) != _retention(config, len(topic.active))[_BYTES]:
-            return {}  # somebody else has decided it
+            return {}  # it was set through another protocol
         return {_BYTES: _retention(config, segments)[_BYTES]}
 
     # --- looking up ------------------------------------------------------------------------------------------------
 
     def find(self, scope: str, stream: str) -> Topic | None:
-        """The topic of a stream."""
+        """Return the topic of a stream, or None."""
         return self._catalog.by_name("pravega", f"{scope}/{stream}")
 
     def get(self, info: Any) -> Topic:
-        """The topic of a stream. Raises TopicNotFound."""
+        """Return the topic of a stream. Raises TopicNotFound."""
         found = self.find(info.scope, info.stream)
         if found is None:
             raise TopicNotFound(f"there is no stream {info.scope}/{info.stream}")
         return found
 
     def marked(self, info: Any) -> Topic | None:
-        """The stream whose watermarks these are: one segment, of the number of the stream's first."""
+        """Return the stream whose watermarks the stream ``info`` holds, or None. A watermark stream has one segment,
+        with the number of its stream's first."""
         return self.find(info.scope, info.stream.removeprefix(MARK)) if info.stream.startswith(MARK) else None
 
     def partition(self, topic: Topic, number: int) -> PartitionInfo:
-        """The partition that a segment's id means. Raises GrpcRefusal (NOT_FOUND)."""
+        """Return the partition of a segment id. Raises GrpcRefusal (NOT_FOUND)."""
         index, epoch = split_id(number)
         found = partition_at(topic, index, epoch)
         if found is None:
@@ -161,7 +163,7 @@ class Streams:
         return found
 
     def range_message(self, info: Any, topic: Topic, one: Ranged) -> Any:
-        """A segment with its range, as the controller's message; ``info`` is the stream's name."""
+        """Encode a segment with its key range as the controller's message; ``info`` is the stream's name."""
         found = _SegmentRange(minKey=one.low, maxKey=one.high)
         found.segmentId.streamInfo.scope, found.segmentId.streamInfo.stream = info.scope, info.stream
         found.segmentId.segmentId = segment_of(topic, one.partition).segment_id
@@ -170,18 +172,18 @@ class Streams:
     # --- streams ---------------------------------------------------------------------------------------------------
 
     def check_name(self, stream: str) -> bool:
-        """Whether a stream may be called so: like a user's, or like one of Pravega's own."""
+        """Return whether a stream may have this name: a user's, or an internal one of Pravega."""
         return is_users_name(stream) or is_internal_name(stream)
 
     async def close(self) -> None:
-        """Finish changes under way, and listen to the catalog no more."""
+        """Finish changes under way, and stop following the catalog."""
         await self._work.drain()
         if self._changed in self._catalog.on_change:
             self._catalog.on_change.remove(self._changed)
         self.scopes.close()
 
     async def create(self, config: Any, kind: TopicKind = TopicKind.USER) -> Topic:
-        """Make the topic of a stream. Raises the errors of :meth:`bridges.catalog.topics.Catalog.create_topic`."""
+        """Create the topic of a stream. Raises the errors of :meth:`bridges.catalog.topics.Catalog.create_topic`."""
         return await self._work.finish(self._create(config, kind))
 
     async def _create(self, config: Any, kind: TopicKind) -> Topic:
@@ -194,7 +196,7 @@ class Streams:
             connection.execute(upsert("front_pravega_streams", "topic", "config"), (canonical, raw))
 
         count = max(1, config.scalingPolicy.minNumSegments)
-        if count > self._catalog.options.max_partitions_per_topic:  # before anything is made of that many
+        if count > self._catalog.options.max_partitions_per_topic:  # before allocating anything per segment
             raise InvalidPartitions(f"{count} segments, of {self._catalog.options.max_partitions_per_topic} at most")
         return await self._catalog.create_topic(
             canonical,
@@ -208,7 +210,7 @@ class Streams:
         )
 
     async def update(self, topic: Topic, config: Any) -> None:
-        """Change what was said of a stream, durably. Raises LogError."""
+        """Change a stream's configuration, durably. Raises LogError."""
         await self._work.finish(self._db.changes.settled(lambda: self._update(topic, config)))
 
     async def _update(self, topic: Topic, config: Any) -> None:
@@ -221,20 +223,20 @@ class Streams:
         await self._catalog.set_config(topic.name, share, also, lambda: self._know(topic.name, raw, config))
 
     def has_tag(self, topic: Topic, tag: str) -> bool:
-        """Whether a stream was given a tag."""
+        """Return whether a stream has a tag."""
         raw = self._configs.get(topic.name)
-        # Most streams have none: what does not hold its bytes need not be looked into.
+        # Most streams have no tags: search the encoded bytes before decoding.
         return raw is not None and tag.encode() in raw and tag in _StreamConfig.FromString(raw).tags.tag
 
     async def delete(self, topic: Topic) -> None:
-        """Delete a stream with all it holds. Raises LogError."""
+        """Delete a stream with its data. Raises LogError."""
         await self._work.finish(self._delete(topic))
 
     async def _delete(self, topic: Topic) -> None:
         await self._catalog.delete_topic(topic.name, own=True)
 
     def config(self, topic: Topic) -> Any:
-        """What was said of a stream; of one that another protocol made, what comes nearest."""
+        """Return a stream's configuration; for a topic of another protocol, the closest equivalent."""
         raw = self._configs.get(topic.name)
         config = _StreamConfig() if raw is None else _StreamConfig.FromString(raw)
         if raw is None:
@@ -243,7 +245,7 @@ class Streams:
             config.scalingPolicy.scaleType = ScaleType.FIXED_NUM_SEGMENTS
             config.scalingPolicy.minNumSegments = max(1, len(topic.active))
         config.retentionPolicy.SetInParent()
-        config.tags.SetInParent()  # clients count on it, also when it is empty
+        config.tags.SetInParent()  # clients require the field, even if it is empty
         return config
 
 
@@ -252,7 +254,7 @@ def _read(connection: Connection, names: Collection[str] | None) -> dict[str, by
 
 
 def stored(config: Any) -> bytes:
-    """What was said of a stream, a reader group or a table as it is kept. Raises InvalidConfig."""
+    """Encode the configuration of a stream, a reader group or a table for the database. Raises InvalidConfig."""
     raw: bytes = config.SerializeToString()
     if len(raw) > _MOST_SAID:
         raise InvalidConfig(f"a configuration of {len(raw)} bytes, of {_MOST_SAID} at most")
@@ -260,12 +262,13 @@ def stored(config: Any) -> bytes:
 
 
 def group_stream(group: str) -> str:
-    """The stream of a reader group's state."""
+    """Return the name of the stream with a reader group's state."""
     return GROUP + group
 
 
 def _retention(config: Any, segments: int) -> dict[str, str]:
-    """A policy of retention as topic configuration: bytes of a stream are shared out evenly among its segments."""
+    """Convert a retention policy to topic configuration. The bytes of a stream are divided evenly among its
+    segments."""
     policy = config.retentionPolicy
     found = {"retention.ms": "-1", _BYTES: "-1"}
     if policy.retentionType == RetentionType.TIME and policy.retentionParam > 0:

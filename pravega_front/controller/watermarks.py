@@ -1,13 +1,13 @@
-"""Watermarks: how far writers are in time, for readers that ask for their time window.
+"""Watermarks: how far a stream's writers are in time, for readers that ask for their time window.
 
-A writer notes a time and the position it has written to: what it writes from then on is of that time or later. Once in
-an interval, when all writers of a stream have come further in time than the last watermark, another one is written
-behind it: the earliest and the latest of their times, and the positions that all of them have reached or are below. A
-writer that notes nothing for longer than the stream's configuration allows is waited for no more.
+A writer notes a time and its position: events it writes from then on have that time or a later one. Once per interval,
+if all writers of a stream are past the time of the last watermark, another watermark is written: the earliest and the
+latest of their times, and for each segment the furthest of their positions. A writer that notes nothing for longer than
+the stream's configuration allows no longer holds watermarks back.
 
-Watermarks of ``scope/stream`` are events of the segment of ``scope/_MARKstream``, which is made with the first of them
-and goes with the stream. What writers noted is in the node's database, so that one that is slow counts also after a
-restart.
+Watermarks of ``scope/stream`` are events in the segment of ``scope/_MARKstream``, which is created with the first
+watermark and deleted with the stream. The notes of writers are in the node's database, so that a slow writer still
+counts after a restart.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ log = structlog.get_logger(__name__)
 
 _NOTE = upsert("front_pravega_noted", "topic writer", "time position alive noted_ms")
 _WRITERS = 1000
-"""Writers of one stream that are waited for at most: how many there are is for clients to choose."""
+"""Most writers of one stream whose notes are kept: clients choose their number."""
 _KEPT_BYTES = 1024 * 1024
-"""Bytes of watermarks beyond which the older half is truncated."""
+"""Size of a watermark segment in bytes at which its older half is truncated."""
 _MOST_BYTES = 4 * 1024 * 1024
-"""Bytes beyond which what lies there is not ours: clients may append to such a segment, too."""
+"""Size beyond which a watermark segment must contain foreign bytes: clients may append to it, too."""
 _SLICE_CHARACTERS = 256 * 1024
-"""Characters of positions that are looked at while others wait for the database."""
+"""Characters of positions parsed in one transaction, which blocks the database for others."""
 _LARGE = 1000
-"""Segments of a watermark that is made in a thread."""
+"""Number of segments above which a watermark is encoded in a thread."""
 _WRITER_ID = blake2b(b"watermarks", digest_size=16).digest()
 
 
 class Noted(IntEnum):
-    """Answers to a writer that notes a time; the controller's numbers."""
+    """Answers to a writer's note, with the controller's numbers."""
 
     SUCCESS = 0
     INVALID_TIME = 1
@@ -67,33 +67,33 @@ class Noted(IntEnum):
 
 
 class _Marks(Struct):
-    """The watermarks of one stream: the last one, and where some of those that are kept begin."""
+    """Watermarks of one stream: the last one, and the positions where some of the stored ones begin."""
 
     segment: Segment
     last: Watermark | None = None
     begins: deque[int] = field(default_factory=deque)
     number: int = 0
-    """That of the last event, as their writer's."""
+    """Event number of the last watermark."""
 
     def remember(self, begin: int) -> None:
-        """One begins there. Few are remembered: there may be many streams."""
+        """Note where a watermark begins. Keeps few positions per stream, since there may be many streams."""
         if not self.begins or begin - self.begins[-1] >= _KEPT_BYTES // 16:
             self.begins.append(begin)
 
 
 class _Writer(Struct):
-    """What a writer noted last: a time of its own; ``noted_ms`` is when (wall clock)."""
+    """Last note of a writer: ``time`` is the writer's own, ``noted_ms`` the wall clock at the note."""
 
     name: str
     time: int
     size: int
-    """Characters of its position."""
+    """Characters of its encoded position."""
     alive: bool
     noted_ms: int
 
 
 class Watermarks:
-    """The watermarks of a node's streams. Call :meth:`load` first; :meth:`look` is a chore."""
+    """Watermarks of the streams. Call :meth:`load` first; :meth:`look` is a chore."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -105,14 +105,15 @@ class Watermarks:
         self._rounds: Rounds[str] = controller.node.rounds("watermark")
 
     async def load(self) -> None:
-        """Delete the watermarks of streams that are deleted, of what this node owns and comes to own."""
+        """Delete the watermarks of deleted streams in the slots that this node owns or gains."""
         self._catalog.on_change.append(self._changed)
         owners = self._controller.node.owners
         owners.on_gained.append(self._gained)
         self._gained(owners.mine)
 
     def _gained(self, slots: Collection[int]) -> None:
-        """What was known of marks when this node had them before may not hold."""
+        """Forget cached watermarks of gained slots, which another node may have changed, and delete those of deleted
+        streams."""
         gained, owners = set(slots), self._segments.owners
         for topic in [topic for topic in self._marks if owners.slot_of(topic, 0) in gained]:
             del self._marks[topic]
@@ -122,13 +123,13 @@ class Watermarks:
                 self._delete(name)
 
     async def close(self) -> None:
-        """Leave the rest to the next start."""
+        """Leave unfinished deletions to the next start."""
         await self._gone.close()
 
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             self._marks.pop(change.topic.name, None)
-            if "pravega" in change.topic.names:  # others are hidden, and no streams
+            if "pravega" in change.topic.names:  # topics without such a name are hidden, and no streams
                 name = self._segments.mark_of(change.topic)
                 segment = self._segments.find(name)
                 if segment is not None and self._segments.owners.is_mine(segment.topic, 0):
@@ -148,10 +149,10 @@ class Watermarks:
     # --- what writers say ------------------------------------------------------------------------------------------
 
     async def note(self, topic: Topic, writer: str, time: int, position: dict[int, int], now_ms: int) -> Noted:
-        """A writer has come to ``time`` and written up to ``position``, by the ids of segments."""
+        """Record that a writer has reached ``time`` at ``position``, which maps segment ids to offsets."""
         if not all(_has_segment(topic, number) for number in position):
             return Noted.INVALID_POSITION
-        position = {number: max(0, offset) for number, offset in position.items()}  # of one that wrote nothing it is -1
+        position = {number: max(0, offset) for number, offset in position.items()}  # -1: nothing written there
 
         def change(connection: Connection) -> Noted:
             query = "SELECT time, position FROM front_pravega_noted WHERE topic = ? AND writer = ?"
@@ -171,14 +172,15 @@ class Watermarks:
         return await self._db.run(change)
 
     async def remove(self, topic: Topic, writer: str) -> None:
-        """A writer has ended: what it noted counts once more, and it is waited for no more."""
+        """Note that a writer has ended: its last note counts for one more watermark and then no longer holds them
+        back."""
         change = "UPDATE front_pravega_noted SET alive = 0 WHERE topic = ? AND writer = ?"
         await self._db.run(lambda connection: connection.execute(change, (topic.name, writer)))
 
     # --- what readers get ------------------------------------------------------------------------------------------
 
     async def look(self, now_ms: int) -> None:
-        """Write the watermarks that are due, of streams whose first segment is this node's."""
+        """Write the due watermarks of streams whose first segment this node owns."""
         query = "SELECT DISTINCT topic FROM front_pravega_noted"
         rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
         mine = [topic for (topic,) in rows if self._segments.owners.is_mine(topic, 0)]
@@ -205,7 +207,7 @@ class Watermarks:
         behind = [one for one in writers if last is not None and one.time <= last.lower]
         ended = [one for one in behind if not one.alive or one.noted_ms < oldest]
         further = [one for one in writers if last is None or one.time > last.lower]
-        if len(behind) == len(ended) and further:  # else until they come further, or are waited for no more
+        if len(behind) == len(ended) and further:  # else wait until the writers behind advance or time out
             reached: dict[int, int] = {} if last is None else {one.segment_id: at for one, at in last.cut.items()}
             upper = await self._reached(topic, further, reached)
             upper = upper if last is None else max(upper, last.upper)
@@ -215,9 +217,8 @@ class Watermarks:
         await self._forget(topic, ended)
 
     async def _reached(self, topic: Topic, writers: list[_Writer], reached: dict[int, int]) -> int:
-        """Add to ``reached``, positions by the ids of segments, how far writers have come together; gives the latest of
-        their times. A writer that has noted something meanwhile counts with that. A slice at a time: others need the
-        database."""
+        """Raise ``reached``, positions by segment id, to the furthest of the writers' positions; return the latest of
+        their times. Uses a writer's newest note. Reads a slice per transaction, since others need the database."""
         latest = max(one.time for one in writers)
         at = 0
         while at < len(writers):
@@ -233,7 +234,7 @@ class Watermarks:
     async def _forget(self, topic: Topic, ended: list[_Writer]) -> None:
         if not ended:
             return
-        # Not those that have noted something since.
+        # Keeps writers that have noted something since.
         query = "DELETE FROM front_pravega_noted WHERE topic = ? AND writer = ? AND time = ? AND noted_ms = ?"
         keys = [(topic.name, one.name, one.time, one.noted_ms) for one in ended]
         await self._db.run(lambda connection: connection.executemany(query, keys))
@@ -254,7 +255,7 @@ class Watermarks:
             await marks.segment.truncate(marks.begins[0])
 
     async def _of(self, topic: Topic) -> _Marks | None:
-        """The watermarks there are of a stream; None if there are none yet."""
+        """Return the cached or stored watermarks of a stream; None if there are none yet."""
         marks = self._marks.get(topic.name)
         if marks is not None:
             return marks
@@ -294,7 +295,7 @@ def _position(raw: str) -> dict[int, int]:
 
 
 def _add_reached(connection: Connection, topic: str, writers: list[str], reached: dict[int, int]) -> list[int]:
-    """Add positions of writers to those that are reached; gives their times."""
+    """Raise ``reached`` to the positions of some writers; return their times."""
     times = []
     query = "SELECT time, position FROM front_pravega_noted WHERE topic = ? AND writer = ?"
     for writer in writers:
@@ -306,8 +307,8 @@ def _add_reached(connection: Connection, topic: str, writers: list[str], reached
 
 
 def _cut(topic: Topic, reached: dict[int, int]) -> dict[Ranged, int]:
-    """The positions that all writers have reached or are below, over all keys: of the segments that there were in the
-    latest epoch that any of them writes to. Of those before, all is below."""
+    """Return a position for each segment of the latest epoch that any writer has reached; together they cover the key
+    range. Writers are at these positions or below. Everything in earlier epochs is below the cut."""
     epoch = max((split_id(number)[1] for number in reached), default=topic.epoch)
     there = [one for one in topic.partitions if one.lived_in(epoch)]
     parts = [(segment_of(topic, part).segment_id, low, high) for part, low, high in ranged(there)]

@@ -1,4 +1,4 @@
-"""Calls of writers about themselves, and for tokens."""
+"""Calls of writers about themselves, and requests for tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def register(registry: Registry, controller: Controller) -> None:
         info = request.stream
         controller.access.allow(caller, Operation.WRITE, controller.access.topic(info.scope, info.stream))
         topic = controller.streams.find(info.scope, info.stream)
-        if topic is not None:  # also of a writer that has noted nothing, since there is nothing left of either
+        if topic is not None:  # a deleted stream or an unknown writer is no error: there is nothing to remove
             await controller.watermarks.remove(topic, request.writer)
         return _Status(status=0)
 

@@ -1,1 +1,2 @@
-"""What commands and calls mean, in terms of topics, partitions and their logs."""
+"""Handlers of the segment store's commands, and the services behind both protocols: topics, partitions and their
+logs."""

@@ -1,8 +1,8 @@
 """Appends of one writer on one connection: in order, each answered when it is durable (docs/protocols/pravega.md,
 "Appends").
 
-What comes in one turn of the event loop is gathered and appended as one batch, whose number is that of its last event:
-a batch costs the log as much as ten thousand bytes, and clients whose answers come quickly send small blocks.
+Appends that arrive in one turn of the event loop are gathered into one batch, whose number is that of its last event. A
+batch costs the log as much as ten thousand bytes, and clients that get quick answers send small blocks.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _NEW = -1
-"""What the ledger calls the last number of a writer that has written nothing."""
+"""Last number in the ledger of a writer that has written nothing."""
 _GATHERED_BYTES = 1024 * 1024
-"""Appends are gathered up to this size; a larger one is a batch of its own."""
+"""Most bytes gathered into one batch; a larger append is a batch of its own."""
 _GATHERED = 4096
-"""Appends that are gathered at most: each has its claim in the batch."""
+"""Most appends gathered into one batch: each has its claim there."""
 
 
 class Protest(Exception):
-    """The writer broke the protocol's rules: its connection must be closed."""
+    """Violation of the protocol by the client: the connection must be closed."""
 
 
 class Appending:
@@ -70,31 +70,31 @@ class Appending:
     def __init__(self, before: int, first: int, arrived: float) -> None:
         self.arrived = arrived
         self.before = before
-        """The writer's last number before these."""
+        """The writer's last number before this batch."""
         self.first = first
-        """The number of the first append."""
+        """Number of the first append."""
         self.number = first
         self.appends = 0
         self.claims: list[tuple[int, int]] = []
-        """Of each append the events that its writer says there are, and its bytes."""
+        """For each append (events according to the writer, bytes)."""
         self.events = 0
         self.size = 0
         self.held = 0
         self.request_id = 0
         self.parts: list[Buffer] = []
         self.slot: Any = None
-        """Whatever the connection keeps with it."""
+        """The connection's slot for these appends."""
         self.ended = False
         self.length = -1
         self.error: LogError | None = None
 
 
 class Appender:
-    """A writer that was set up on a connection, with a token that is valid ``until`` (wall clock, s; None: for ever).
+    """Writer that was set up on a connection, with a token that is valid ``until`` (wall clock, s; None: for ever).
 
-    ``send`` takes answers; ``begun`` is called with new appends, ``over`` when they are decided and hold no memory any
-    more; ``broken``, with why, when the connection is to be closed, ``gone`` when the writer has to be set up anew.
-    ``host_of`` tells where another node's segment is.
+    ``send`` takes answers. ``begun`` is called with new appends, ``over`` when they are decided and hold no memory any
+    more. ``broken`` is called with an error when the connection must be closed, ``gone`` when the writer must be set up
+    again. ``host_of`` returns the address of the owner that a NotOwner names.
     """
 
     __slots__ = (
@@ -141,14 +141,15 @@ class Appender:
         self._broken = broken
         self._gone = gone
         self._host_of = host_of
-        # The number of the last append that was taken, and of the last one that was acknowledged.
+        # Numbers of the last append that was taken, and of the last one that was acknowledged.
         self._last = _NEW if last is None else last
         self._acknowledged = NO_NUMBER if last is None else last
         self._gathered: Appending | None = None
         self._in_flight: deque[Appending] = deque()
 
     def append(self, parts: list[Buffer], number: int, events: int, request_id: int, held: int, arrived: float) -> None:
-        """Append ``parts``, whose last event has ``number``, with what comes before :meth:`flush`. Raises Protest."""
+        """Append ``parts``, whose last event has ``number``, together with other appends before :meth:`flush`. Raises
+        Protest."""
         last = self._last
         self._check(number)
         size = 0
@@ -181,7 +182,7 @@ class Appender:
         """Append ``parts`` if the segment ends at ``expected``. Raises Protest."""
         self._check(number)
         self.flush()
-        # Bytes of a byte stream are no events; the writer's number counts the append.
+        # A byte stream has no events; the writer's number counts the append.
         appending = Appending(self._last, number, arrived)
         appending.parts, appending.size = parts, sum(map(len, parts))
         appending.events = appending.appends = 1
@@ -197,7 +198,7 @@ class Appender:
             raise Protest(f"event number {number} after {self._last}")
 
     def flush(self) -> None:
-        """Append what was gathered."""
+        """Hand the gathered appends to the log."""
         gathered, self._gathered = self._gathered, None
         if gathered is not None:
             self._hand_over(gathered, None)
@@ -210,7 +211,7 @@ class Appender:
         def done(length: int, error: LogError | None) -> None:
             appending.length, appending.error, appending.ended = length, error, True
             if error is not None and self._last == appending.number:
-                self._last = appending.before  # it is the writer's to give again
+                self._last = appending.before  # the writer may use the number again
             self._settle()
 
         if self.segment.loose_sealed:
@@ -220,7 +221,7 @@ class Appender:
         self.segment.append(parts, appending.size, stamp, expected, done, claims=claims)
 
     def _settle(self) -> None:
-        """Answer what has ended, in order: an error waits for the answers to all appends before its own."""
+        """Answer finished appends in order: an error waits until all appends before it are answered."""
         acknowledged: Appending | None = None
         in_flight = self._in_flight
         while in_flight and in_flight[0].ended and in_flight[0].error is None:
@@ -256,8 +257,8 @@ class Appender:
         if isinstance(error, PartitionSealed):
             self._send(SegmentIsSealed(append.request_id, name, "", append.first))
         elif not error.retriable and not isinstance(error, NotOwner | LogDeleted | EventNumberConflict):
-            # The one answer of the protocol that ends a write with an error: clients look for successors, find none,
-            # and tell their users. After an end of the connection they repeat the append for ever.
+            # SegmentIsSealed is the only answer that ends a write with an error: clients look for successors, find
+            # none, and raise. If the connection were closed instead, they would repeat the append for ever.
             _log.warning("an append is refused", segment=name, topic=self.segment.topic, reason=str(error))
             self._send(SegmentIsSealed(append.request_id, name, "", append.first))
         elif isinstance(error, NotOwner):

@@ -1,6 +1,6 @@
-"""What the controller asks of segments, whoever owns them: where they begin and end, and to begin later.
+"""Operations of the controller on segments of any owner: query their positions, and truncate them.
 
-Those of this node it looks at itself; of the others it asks their owners, many in one message.
+Segments of this node are handled here; for others the owner is asked, with many segments in one message.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _LOOK, _TRUNCATE = "pravega look at segments", "pravega truncate a segment"
 _AT_ONCE = 500
-"""Segments of one message."""
+"""Most segments in one message."""
 _AGAIN_S = 0.1
 _ANSWER_S = 30.0
-"""A segment that nobody has used has to be opened, and what other protocols wrote may have to be counted."""
+"""Timeout of an answer: the owner may have to open segments, and count the bytes of other protocols' records."""
 
 
 class Known(Struct, frozen=True):
-    """Positions of a segment: its start, where events of the time that was asked for begin, its end; whether that is
-    final. ``missing``: there is no such segment."""
+    """Positions of a segment: its start, the first event of the requested time, and its end; ``ended`` if the end is
+    final. ``missing``: the segment does not exist."""
 
     start: int = 0
     at: int = 0
@@ -52,21 +52,21 @@ class _Found(Struct):
 
 
 class _Cut(Struct):
-    """``position``: None for the end."""
+    """Request to truncate a segment at ``position``; None for its end."""
 
     name: str
     position: int | None
 
 
 class _Done(Struct):
-    """``start``: where the segment starts that cannot start where it was asked to."""
+    """Answer to a :class:`_Cut`. ``start``: the segment's start, if the position was refused."""
 
     start: int | None = None
     missing: bool = False
 
 
 class SegmentsAnywhere:
-    """The segments of all nodes. All calls raise SegmentMissing, LogError."""
+    """Segments of all nodes. All methods raise SegmentMissing and LogError."""
 
     def __init__(self, node: NodeServices, segments: Segments) -> None:
         self._segments = segments
@@ -76,7 +76,7 @@ class SegmentsAnywhere:
         node.peers.serve(_TRUNCATE, _Cut, self._answer_truncate)
 
     async def look(self, names: Sequence[str], timestamp: int = 0) -> Mapping[str, Known]:
-        """Where segments are, by their names; ``timestamp``: in ms, 0 for the start."""
+        """Return the positions of segments by name. ``timestamp``: in ms, 0 for the start."""
         found: dict[str, Known] = {}
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE_S
@@ -89,15 +89,15 @@ class SegmentsAnywhere:
             except (NotOwner, PeerUnreachable):
                 if loop.time() > end:
                     raise
-                await asyncio.sleep(_AGAIN_S)  # it has another owner by now, or soon
+                await asyncio.sleep(_AGAIN_S)  # a segment has another owner by now, or soon will
         for name, one in found.items():
             if one.missing:
                 raise SegmentMissing(f"there is no segment {name!r}")
         return found
 
     async def truncate(self, name: str, position: int | None = None) -> None:
-        """Have a segment begin at a position, or at its end, if it begins before that. Raises Truncated for one beyond
-        its end."""
+        """Truncate a segment at ``position``, or at its end; does nothing if it starts later already. Raises Truncated
+        for a position beyond the end."""
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE_S
         while True:
@@ -107,14 +107,14 @@ class SegmentsAnywhere:
             except (NotOwner, PeerUnreachable):
                 if loop.time() > end:
                     raise
-                await asyncio.sleep(_AGAIN_S)  # doing it twice is doing it once
+                await asyncio.sleep(_AGAIN_S)  # truncation is idempotent
         if done.missing:
             raise SegmentMissing(f"there is no segment {name!r}")
         if done.start is not None:
             raise Truncated(done.start)
 
     async def _by_owner(self, names: Sequence[str]) -> list[tuple[Member | None, list[str]]]:
-        """Segments by their owners, None: this node."""
+        """Group segments by owner; None for this node."""
         found: dict[int, tuple[Member | None, list[str]]] = {}
         for name in names:
             owner = await self._owner(name)
@@ -124,7 +124,7 @@ class SegmentsAnywhere:
     async def _owner(self, name: str) -> Member | None:
         slot = self._segments.slot_of_name(name)
         if slot < 0:
-            return None  # there is none of that name, as this node can say as well
+            return None  # the segment does not exist, which this node can answer
         owner = await self._owners.settled(slot)
         if owner is None:
             raise NotOwner(name, -1)
@@ -167,5 +167,5 @@ class SegmentsAnywhere:
 async def _known(segment: Segment, timestamp: int) -> Known:
     at = await segment.start_at(timestamp)
     start = at if timestamp <= 0 else await segment.start()
-    ended = segment.ended  # before the end is asked for, which does not move any more then
+    ended = segment.ended  # read before the length: if it is set, the length is final
     return Known(start, at, await segment.length(), ended)

@@ -1,4 +1,4 @@
-"""What was decided is carried out as often as it takes: the ends of transactions, and merges."""
+"""Retry loop for decisions that are durable and must be carried out: ends of transactions, and merges."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def carry_out(
     what: str,
     **about: object,
 ) -> T:
-    """Do ``work`` until it does not fail with an error of the kinds ``again``; any other is raised. One of ``slots`` is
-    taken while it is tried, and not in between: what waits for its next time holds up no other."""
+    """Repeat ``work`` with back-off while it fails with an error of the kinds ``again``; other errors are raised. Holds
+    one of ``slots`` during an attempt, but not between attempts, so that other work goes on."""
     delay = _AGAIN_S
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Key-value tables of Java's client: a name, and a table segment for each of its partitions.
+"""Key-value tables of Java's client: a name, and one table segment per partition.
 
-Keys of one table have all the same length, so that clients can ask for ranges of them. What is written lies in the
-table segments (pravega_front/service/table_store.py), which clients open by themselves.
+All keys of a table have the same length, so that clients can query ranges. Clients access the table segments
+(pravega_front/service/table_store.py) directly.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Connection, Database
 
 MOST_PARTITIONS = 1000
-"""Partitions of one table: clients keep a connection to each."""
+"""Most partitions of one table: clients keep a connection to each."""
 _AT_ONCE = 1000
-"""Tables that are deleted in one transaction."""
+"""Most tables deleted in one transaction."""
 
 
 class KeyValueTableExists(LogError):
-    """There is a key-value table of that name."""
+    """The key-value table exists already."""
 
 
 class KeyValueTableMissing(LogError):
-    """There is no key-value table of that name."""
+    """The key-value table does not exist."""
 
 
 class KeyValueTableRefused(LogError):
-    """A table cannot be made so."""
+    """The table's number of partitions or key lengths are not allowed."""
 
 
 def segments_of(scope: str, name: str, partitions: int, first: int) -> list[SegmentName]:
-    """The table segments of a key-value table, whose numbers begin with ``first``."""
+    """Return the names of a key-value table's segments, whose numbers begin with ``first``."""
     return [SegmentName(scope, name + TABLE, first + number, 0) for number in range(partitions)]
 
 
 class KeyValueTables:
-    """The key-value tables of a node, in its database; what is changed is durable when a call returns."""
+    """Key-value tables in the database. Changes are durable when a method returns."""
 
     def __init__(self, db: Database, dropped: DroppedTables, room: Callable[[], int]) -> None:
         self._db = db
         self._dropped = dropped
-        # How many table segments there may be now.
+        # Returns how many table segments there may be now.
         self._room = room
 
     async def create(self, scope: str, name: str, partitions: int, key_lengths: tuple[int, int], config: bytes) -> None:
-        """Make a table; ``key_lengths`` are those of the primary and the secondary part of its keys, ``config`` is what
-        :meth:`config` gives. Raises KeyValueTableExists, KeyValueTableRefused, TableExists, TooManyTables."""
+        """Create a table. ``key_lengths`` are those of the primary and the secondary part of its keys; ``config`` is
+        opaque and returned by :meth:`config`. Raises KeyValueTableExists, KeyValueTableRefused, TableExists,
+        TooManyTables."""
         primary, secondary = key_lengths
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise KeyValueTableRefused(f"a table has 1 to {MOST_PARTITIONS} partitions, not {partitions}")
@@ -74,8 +75,7 @@ class KeyValueTables:
         await self._db.run(change)
 
     async def config(self, scope: str, name: str) -> tuple[bytes, int]:
-        """What was said of a table when it was made, and the number of its first segment. Raises
-        KeyValueTableMissing."""
+        """Return a table's configuration and the number of its first segment. Raises KeyValueTableMissing."""
         query = "SELECT config, first FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
         row = await self._db.run(lambda connection: connection.execute(query, (scope, name)).fetchone())
         if row is None:
@@ -83,13 +83,13 @@ class KeyValueTables:
         return row[0], row[1]
 
     async def page(self, scope: str, after: str, most: int) -> list[str]:
-        """At most ``most`` names of a scope's tables behind ``after``, sorted."""
+        """Return at most ``most`` names of a scope's tables after ``after``, sorted."""
         query = "SELECT name FROM front_pravega_key_value_tables WHERE scope = ? AND name > ? ORDER BY name LIMIT ?"
         rows = await self._db.run(lambda connection: connection.execute(query, (scope, after, most)).fetchall())
         return [name for (name,) in rows]
 
     async def any(self, scope: str) -> bool:
-        """Whether a scope has tables."""
+        """Return whether a scope has tables."""
         return bool(await self.page(scope, "", 1))
 
     async def delete(self, scope: str, name: str, partitions: int) -> None:
@@ -109,12 +109,12 @@ class KeyValueTables:
             self._dropped.wake()
 
     async def delete_groups(self, scope: str) -> None:
-        """Delete what clients keep of reader groups in tables that no controller knows: they belong to the scope, whose
-        streams are gone. Key-value tables stay."""
+        """Delete the tables in which clients keep the state of a scope's reader groups, unknown to the controller; the
+        scope's streams must be gone. Key-value tables stay."""
         await self._drop_within(scope, groups_only=True)
 
     async def delete_scope(self, scope: str) -> None:
-        """Delete all that is kept of a scope's tables and reader groups: their streams are gone."""
+        """Delete all tables and reader groups of a scope, whose streams must be gone."""
         await self._drop_within(scope, groups_only=False)
 
         def change(connection: Connection) -> None:
@@ -124,13 +124,13 @@ class KeyValueTables:
         await self._db.run(change)
 
     async def _drop_within(self, scope: str, *, groups_only: bool) -> None:
-        # '0' is what follows '/': all names of the scope's segments lie between the two.
+        # '0' is the character after '/': all names of the scope's segments lie between the two bounds.
         within = "SELECT segment FROM front_pravega_tables WHERE segment > ? AND segment < ?"
         bounds = (f"{scope}/", f"{scope}0")
         rows = await self._db.run(lambda connection: connection.execute(within, bounds).fetchall())
 
         def drop(connection: Connection, names: list[str]) -> None:
-            following: dict[str, int | None] = {}  # of key-value tables; None of what is none
+            following: dict[str, int | None] = {}  # next number per key-value table; None for other table segments
             for name in names:
                 parsed = parse_segment(name)
                 if parsed is not None and parsed.stream.endswith(TABLE):
@@ -149,7 +149,7 @@ class KeyValueTables:
 
         names = [name for (name,) in rows]
         try:
-            for at in range(0, len(names), _AT_ONCE):  # others need the database
+            for at in range(0, len(names), _AT_ONCE):  # other work needs the database in between
                 await self._db.run(partial(drop, names=names[at : at + _AT_ONCE]))
         finally:
             self._dropped.wake()
@@ -161,5 +161,5 @@ def _exists(connection: Connection, scope: str, name: str) -> bool:
 
 
 def _numbered_as(scope: str, name: str) -> str:
-    """By what name the numbers of a table's segments are remembered: no stream of users' has it."""
+    """Return the name under which the numbers of a table's segments are remembered; no user stream can have it."""
     return f"{scope}/{name}{TABLE}"

@@ -1,13 +1,13 @@
-"""A segment's bytes appended to another, all of them together or none: large events, and what tools merge.
+"""Merges: a segment's bytes are appended to another atomically. Used for large events, and by tools.
 
-The source is known to the target's ledger as a writer, by a digest of its name. What fits into one batch is that
-writer's one append, so a merge that is repeated, also after a crash, finds it there already.
+The target's ledger knows the source as a writer, by a digest of its name. A source that fits into one batch is that
+writer's only append, so a merge that is repeated, even after a crash, is recognised as a duplicate.
 
-A larger source becomes a transaction of the log: pieces one behind another, with nobody else's appends between them,
-since an event may go over many, and a marker that shows all of them at once. Before it begins it is written down
-(:class:`pravega_front.service.state.Merging`), and from then on it is carried out, also by the next start. An attempt
-that was interrupted is aborted, and another one made whose pieces have other numbers: by the last number the ledger
-tells whether an attempt has begun, and the log's open transactions tell whether it has ended.
+A larger source becomes a transaction of the log: pieces one after the other, without other appends in between because
+an event may span pieces, and a marker that makes all of them visible at once. The decision is stored first
+(:class:`pravega_front.service.state.Merging`); from then on the merge is carried out, if need be by the next start. An
+interrupted attempt is aborted, and a new attempt gives its pieces other numbers. The last number in the ledger shows
+whether an attempt has begun, and the log's open transactions whether it has ended.
 """
 
 from __future__ import annotations
@@ -46,35 +46,35 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _MERGED = 1
-"""The number of the one append that a small source is."""
+"""Number of the single append of a small source."""
 _PLACE_BITS = 24
-"""The number of a piece is that of its attempt, and in so many bits its place among the pieces, from 1 on."""
+"""Bits of a piece's number for its place among the pieces, from 1 on; the higher bits are the attempt's number."""
 _ONE_BATCH = 15 * 1024 * 1024
-"""Bytes of a source that are one batch: with its header it has to fit into one of the backend's."""
+"""Largest source in bytes that becomes one batch: with its header it has to fit into a batch of the backend."""
 _PIECE = 8 * 1024 * 1024
 _AT_ONCE = 4
-"""Merges at the same time: each holds a piece, or all of a small source, and the batch that is made of it."""
+"""Most concurrent merges: each holds a piece, or all of a small source, and the batch encoded from it."""
 _PATIENCE_S = 30.0
 _LOOK_S = 0.2
-"""How long, and how often, it is looked whether another node has ended its merges."""
+"""Timeout and interval for polling whether another node has ended its merges."""
 _NONE = -1
-"""No attempt."""
+"""Number that stands for no attempt."""
 
 _Work = Callable[["_Large", "Hold"], Awaitable[int]]
 
 
 def transient_name(parent: str, writer_id: bytes) -> str:
-    """A name for a segment that takes a large event of a writer, which nobody else has."""
+    """Return a unique name for the segment of a writer's large event."""
     return f"{parent}{TRANSIENT}{writer_id.hex()}.{secrets.token_hex(16)}"
 
 
 def _writer_of(source_name: str) -> bytes:
-    """By what the target's ledger knows a source."""
+    """Return the writer id of a source in the target's ledger."""
     return blake2b(source_name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
 class _Large(Struct):
-    """A merge in pieces; ``decided`` is what is written down of it, ``sealed`` whether its source was sealed before."""
+    """Merge in pieces; ``decided`` is its stored decision, ``sealed`` whether the source was sealed before."""
 
     source: Segment
     target: Segment
@@ -84,7 +84,7 @@ class _Large(Struct):
 
 
 class Merges:
-    """The merges of a node. Call :meth:`load` first."""
+    """Merges of this node. Call :meth:`load` first."""
 
     def __init__(self, node: NodeServices, segments: Segments) -> None:
         self._node = node
@@ -97,8 +97,8 @@ class Merges:
         self._tasks = TaskSet()
 
     async def load(self) -> None:
-        """Carry out what was decided, and delete what writers of large events have left behind, of what this node owns
-        and comes to own."""
+        """Carry out decided merges and delete abandoned segments of large events, in the slots that this node owns or
+        gains."""
         self._node.catalog.before_sealing.append(self._settled)
         self._node.owners.on_gained.append(self._gained)
         self._node.owners.on_lost.append(self._lost)
@@ -108,7 +108,7 @@ class Merges:
         return [(name, one) for name, one in self._segments.loose() if self._segments.slot_of(one) in slots]
 
     def _gained(self, slots: Collection[int]) -> None:
-        # As they are now: what is made from here on is not left behind.
+        # A snapshot: segments created from here on are not abandoned.
         some = self._loose_in(slots)
         if some:
             self._tasks.spawn(self._take_up_gained(some), "merges that another node has left")
@@ -120,7 +120,7 @@ class Merges:
             self._node.barrier.caught("taking up of merges", error)
 
     async def _lost(self, slots: Collection[int], in_order: bool) -> None:
-        """Their next owner carries out what was decided."""
+        """Cancel merges into segments of lost slots: the next owner carries them out."""
         lost = set(slots)
         tasks = [task for target, task in self._running.with_targets() if self._segments.slot_of(target) in lost]
         for task in tasks:
@@ -137,7 +137,7 @@ class Merges:
             found = decided.get(source.topic)
             target = None if found is None else self._segments.in_topic(found.target, found.partition)
             if found is None or target is None or target.log.stream_id != found.stream_id:
-                # The connection is gone that would delete it, or the segment that it would be part of.
+                # Abandoned: the connection that would delete it is gone, or its target is.
                 if found is not None or TRANSIENT in name:
                     left.append(name)
                 continue
@@ -157,8 +157,8 @@ class Merges:
                 self._node.barrier.caught("deletion of a transient segment", error, segment=name)
 
     async def close(self) -> None:
-        """Leave what is under way to the next start."""
-        with suppress(ValueError):  # it may not have been loaded
+        """Stop; the next start continues merges under way."""
+        with suppress(ValueError):  # load() may not have been called
             self._node.catalog.before_sealing.remove(self._settled)
         tasks = self._running.tasks()
         for task in tasks:
@@ -169,11 +169,11 @@ class Merges:
     # --- for callers -----------------------------------------------------------------------------------------------
 
     async def merge(self, target: Segment, source_name: str, updates: Sequence[AttributeUpdate] = ()) -> int:
-        """Append all of a segment to another, atomically, and delete it; gives the target's length behind it.
+        """Append all of a segment to another, atomically, and delete it; return the target's length after it.
 
-        ``updates`` of the target's attributes are made in the one step that decides it, if their conditions hold: from
-        then on it is carried out, also by the next start. Raises SegmentMissing (there never was one), NotPossible,
-        ConditionFailed, TooManyAttributes, PartitionSealed, LogError.
+        ``updates`` of the target's attributes are part of the decision, if their conditions hold. From the decision on
+        the merge is carried out, if need be by the next start. Raises SegmentMissing (the source never existed),
+        NotPossible, ConditionFailed, TooManyAttributes, PartitionSealed, LogError.
         """
         await target.log.ready()
         running = self._running.get(source_name)
@@ -192,8 +192,8 @@ class Merges:
             updates = ()
         if running[0] is not target:
             raise NotPossible(f"{source_name} is being merged with another segment")
-        length = await asyncio.shield(running[1])  # whoever asked may go away; what is decided is carried out
-        await self._state.update(target.topic, target.partition, updates)  # of one who comes while another's goes on
+        length = await asyncio.shield(running[1])  # the caller may be cancelled; a decided merge is carried out
+        await self._state.update(target.topic, target.partition, updates)  # if the call joined a running merge
         return length
 
     async def forget(self, name: str) -> None:
@@ -206,8 +206,8 @@ class Merges:
 
     @asynccontextmanager
     async def _settled(self, topic: str) -> AsyncIterator[Also | None]:
-        """Nothing is merged with segments of a stream in here: what was decided is carried out before, and nothing
-        begins. Whoever seals segments, through whichever protocol, does it in here."""
+        """Keep merges into a stream's segments out: decided merges are finished first, and no new ones begin inside.
+        Entered by every seal of segments, through any protocol."""
         self._changing[topic] = self._changing.get(topic, 0) + 1
         try:
             await self._running.ended_with(topic)
@@ -240,7 +240,7 @@ class Merges:
     # --- merging ---------------------------------------------------------------------------------------------------
 
     async def _begin(self, name: str, source: Segment, target: Segment, updates: Sequence[AttributeUpdate]) -> int:
-        """Merge as one batch, or decide that it is done in pieces, and do it."""
+        """Merge as one batch, or store the decision to merge in pieces and carry it out."""
         if target.topic in self._changing:
             raise LogUnavailable(f"the segments of {target.topic} are being changed")
         sealed, source.loose_sealed = source.loose_sealed, True
@@ -248,7 +248,7 @@ class Merges:
         length = -1
         appending = False
         try:
-            await source.quiet()  # what is acknowledged from now on would be part of nothing
+            await source.quiet()  # appends acknowledged from now on would be lost
             start = await source.start()
             size = await source.length() - start
             if size <= _ONE_BATCH and not updates:
@@ -258,8 +258,8 @@ class Merges:
             else:
                 decided = await self._decided(source, target, updates)
         except BaseException as error:
-            # It may have been appended for all that. What the source took from now on would be lost: the ledger would
-            # take the next merge for this one.
+            # The append may have succeeded despite the error. Then the source must stay sealed: the ledger would take
+            # the next merge for this one, and later appends to the source would be lost.
             if not (appending and isinstance(error, LogUnavailable | asyncio.CancelledError)):
                 source.loose_sealed = sealed
             raise
@@ -271,7 +271,7 @@ class Merges:
     async def _decided(self, source: Segment, target: Segment, updates: Sequence[AttributeUpdate]) -> Merging:
         attempt = await self._node.catalog.allocate_producer_ids(1)
         wanted = Merging(target.topic, target.partition, target.log.stream_id, attempt, _NONE)
-        # One that was carried out, and whose source could not be deleted, is not decided again.
+        # A merge that was carried out, but whose source could not be deleted, is not decided again.
         found = await self._state.decide_merge(source.topic, wanted, updates)
         if found.stream_id != target.log.stream_id:
             raise NotPossible(f"{source.name} was merged with another segment")
@@ -283,7 +283,7 @@ class Merges:
             await self._segments.delete(name)
 
     async def _append_one(self, target: Segment, writer_id: bytes, source: Segment, start: int, size: int) -> int:
-        self._account.take(Kind.READS, 2 * size)  # what is read, and the batch that is made of it
+        self._account.take(Kind.READS, 2 * size)  # the bytes read, and the batch encoded from them
         try:
             parts = await _read(source, start, size)
             events = await asyncio.to_thread(EventCount().feed, parts) if size else 0
@@ -294,13 +294,14 @@ class Merges:
     # --- in pieces -------------------------------------------------------------------------------------------------
 
     async def _finish(self, name: str, merge: _Large) -> int:
-        """Carry out what was decided; raises the error for which it cannot be: then nothing of it is ever seen."""
+        """Carry out a decided merge. If that is impossible it is aborted, so that nothing of it is ever visible, and
+        the error is raised."""
         target = merge.target
         try:
             end = await self._until_done(merge, self._attempt, _AGAIN)
         except LogDeleted:
             if target.log.is_deleted:
-                await self._delete_source(name)  # with what it was to be part of
+                await self._delete_source(name)  # its target is gone
             raise
         except LogError as error:
             log.warning("a segment cannot be merged", segment=name, target=target.name, reason=str(error))
@@ -311,12 +312,12 @@ class Merges:
         try:
             length = await target.position_behind(end)
         except LogError:
-            length = -1  # it is merged, which is what was asked; where it ends can be asked for
+            length = -1  # the merge succeeded; the client can query the length
         await self._delete_source(name)
         return length
 
     async def _until_done(self, merge: _Large, work: _Work, again: tuple[type[LogError], ...]) -> int:
-        """Do something alone with the target's log, as often as it takes while errors are of these kinds."""
+        """Run ``work`` with the target's log held exclusively; retry while errors are of the kinds ``again``."""
 
         async def alone() -> int:
             hold = await merge.target.log.hold()
@@ -333,14 +334,14 @@ class Merges:
         return await carry_out(alone, self._few, again, "merge", segment=merge.source.name)
 
     async def _attempt(self, merge: _Large, hold: Hold) -> int:
-        """Append all pieces and the marker, unless they are there; gives an offset behind them."""
+        """Append all pieces and the marker, unless they are there already; return an offset behind them."""
         source, target, decided = merge.source, merge.target, merge.decided
         target_log = target.log
         last = target_log.last(LedgerKind.EVENT_NUMBER, merge.writer_id)
         if last is not None and last.number >> _PLACE_BITS == decided.attempt:
             if decided.attempt not in target_log.state.transactions.open:
                 return target_log.high_watermark
-            # Somebody else's appends may lie behind what there is of it.
+            # The attempt was interrupted. Other appends may follow its pieces, so it cannot be continued.
             attempt = await self._node.catalog.allocate_producer_ids(1)
             decided = decided._replace(attempt=attempt, stale=decided.attempt)
             await self._state.set_attempt(source.topic, decided)
@@ -380,7 +381,7 @@ class Merges:
 
 
 _AGAIN: tuple[type[LogError], ...] = (LogUnavailable, DatabaseError, TooManyTransactions)
-"""Errors that pass."""
+"""Transient errors."""
 
 
 async def _read(source: Segment, start: int, size: int) -> list[Buffer]:

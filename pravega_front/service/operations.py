@@ -1,4 +1,5 @@
-"""Commands about whole segments: info, life, attributes (docs/protocols/pravega.md, "Segment operations")."""
+"""Commands about whole segments: info, creation, sealing, deletion, truncation, attributes, merges
+(docs/protocols/pravega.md, "Segment operations")."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def register(store: SegmentStore) -> None:
-    """Have these commands answered."""
+    """Register the handlers of these commands."""
     operations = _Operations(store)
     store.handlers.update(
         {
@@ -114,7 +115,7 @@ class _Operations:
     async def update_policy(self, connection: Connection, request: wire.UpdateSegmentPolicy) -> wire.Command:
         if await self._segments.here(request.segment) is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
-        # Policies are the stream's, which the controller keeps: a segment has none of its own.
+        # The controller keeps policies per stream: a segment has none of its own.
         return wire.SegmentPolicyUpdated(request.request_id, request.segment)
 
     async def attribute(self, connection: Connection, request: wire.GetSegmentAttribute) -> wire.Command:
@@ -125,7 +126,7 @@ class _Operations:
             return wire.NoSuchSegment(request.request_id, request.segment)
         value = await self._state.attribute(segment.topic, segment.partition, request.attribute)
         if value == wire.NO_NUMBER:
-            # Writers' last numbers are attributes as well, by their ids.
+            # A writer's last number is the attribute with the writer's id.
             try:
                 await segment.log.ready()
             except LogDeleted:
@@ -152,7 +153,7 @@ class _Operations:
         segment = await self._segments.here(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
-        # Pravega answers so where it has no index: the end.
+        # The end, which is also Pravega's answer for a segment without an index.
         try:
             return wire.OffsetLocated(request.request_id, request.segment, await segment.length())
         except LogDeleted:
@@ -212,7 +213,8 @@ class _Operations:
         source_name: str,
         updates: Sequence[AttributeUpdate] = (),
     ) -> int | wire.Command:
-        """The target's new length, or the error to answer. Raises ConditionFailed, TooManyAttributes."""
+        """Merge and return the target's new length, or the error to answer. Raises ConditionFailed,
+        TooManyAttributes."""
         if target.sealed:
             return wire.SegmentIsSealed(request_id, target_name)
         try:

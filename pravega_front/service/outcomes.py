@@ -1,6 +1,7 @@
-"""How transactions have ended, for those who ask later: in the database alone, a number of all streams together.
+"""Outcomes of transactions that have ended, kept in the database for later queries. Their number is bounded over all
+streams together.
 
-Rows are of streams by their ids: another stream of the name has none of them, and those of a deleted one go as they get
+Rows refer to streams by id, so a recreated stream has none of the former's. Rows of a deleted stream go as they get
 old.
 """
 
@@ -12,12 +13,12 @@ from bridges.catalog.sql import Connection
 from pravega_front.wire.controller import TxnState
 
 MOST = 100_000
-"""Transactions that have ended and whose fate can still be asked for."""
+"""Most ended transactions whose outcome is kept."""
 _TOLD = 1000
 
 
 def keep(connection: Connection, topic_id: UUID, high: int, low: int, state: TxnState, most: int = MOST) -> None:
-    """A transaction has ended, inside the transaction of the database that says so."""
+    """Store the outcome of a transaction, within the database transaction that ends it."""
     key = (topic_id.bytes, high, low)
     connection.execute("DELETE FROM front_pravega_outcomes WHERE stream = ? AND high = ? AND low = ?", key)
     query = "INSERT INTO front_pravega_outcomes (stream, high, low, state) VALUES (?, ?, ?, ?) RETURNING number"
@@ -26,13 +27,13 @@ def keep(connection: Connection, topic_id: UUID, high: int, low: int, state: Txn
 
 
 def outcome(connection: Connection, topic_id: UUID, high: int, low: int) -> TxnState | None:
-    """How a transaction of a stream has ended."""
+    """Return the outcome of a stream's transaction; None if it is not known."""
     query = "SELECT state FROM front_pravega_outcomes WHERE stream = ? AND high = ? AND low = ?"
     row = connection.execute(query, (topic_id.bytes, high, low)).fetchone()
     return None if row is None else TxnState(row[0])
 
 
 def outcomes(connection: Connection, topic_id: UUID) -> list[tuple[int, int, TxnState]]:
-    """The last thousand of a stream, the latest first: (high, low, how it has ended)."""
+    """Return the last thousand outcomes of a stream, the latest first, as (high, low, state)."""
     query = "SELECT high, low, state FROM front_pravega_outcomes WHERE stream = ? ORDER BY number DESC LIMIT ?"
     return [(high, low, TxnState(state)) for high, low, state in connection.execute(query, (topic_id.bytes, _TOLD))]

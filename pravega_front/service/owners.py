@@ -1,9 +1,9 @@
-"""Whose a segment is, where several nodes share the work: its owner alone appends to it and reads it for clients.
+"""Owners of segments in a cluster: only a segment's owner appends to it and reads it for clients.
 
-A partition of a stream is its owner's. What is written beside it, for a transaction, as a large event or as watermarks,
-has the same owner always (:class:`bridges.catalog.topic.Beside`), as clients take it to be where its parent is. Tables
-lie in the database, so any node answers for them, and clients find them where they have found the controller: Rust's
-ask only once where a table is, for as long as they live.
+A stream's segment belongs to the owner of its partition. Segments beside it (of a transaction, a large event or
+watermarks) always have the same owner (:class:`bridges.catalog.topic.Beside`), because clients expect them where their
+parent is. Tables are in the database, so any node serves them. The controller names its own node for them: Rust's
+client asks only once in its life where a table is.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 _NAMED = "pravega segment"
 PATIENCE_S = 10.0
-"""So long it is waited for somebody to own something. Java's client comes again after 1, 10, 100, 1000 and 10,000 ms,
-so it is worth more to wait for the owner than to be quick."""
+"""How long a request waits for a slot to get an owner. Java's client retries after 1, 10, 100, 1000 and 10,000 ms, so
+waiting for the owner is better than a quick refusal."""
 _LOOK_S = 0.05
 _TRIES = 1000
 _ANSWER_S = 1.0
 _ALIVE = "pravega are you there"
 LISTENER = "cluster"
-"""What nodes ask each other by (:mod:`bridges.cluster.peers`, which only members of a cluster import)."""
+"""Name of the listener between nodes (:mod:`bridges.cluster.peers`, which only members of a cluster import)."""
 
 
 class _Alive(Struct):
-    """A question and its answer."""
+    """Liveness probe and its answer."""
 
 
 async def _alive(question: _Alive) -> _Alive:
@@ -46,7 +46,7 @@ async def _alive(question: _Alive) -> _Alive:
 
 
 class Owners:
-    """The owners of a cluster."""
+    """Owners of the slots of a cluster."""
 
     def __init__(self, owners: Ownership, node_id: int, peers: Others) -> None:
         self._owners = owners
@@ -56,46 +56,46 @@ class Owners:
 
     @property
     def nodes(self) -> list[Member]:
-        """The nodes that serve, this one among them."""
+        """Return all nodes that serve, this one included."""
         return list(self._owners.nodes)
 
     @property
     def mine(self) -> Collection[int]:
-        """The slots that this node acts for now."""
+        """Return the slots that this node acts for now."""
         return self._owners.mine
 
     def slot_of(self, topic: str, partition: int) -> int:
-        """The slot of a partition."""
+        """Return the slot of a partition."""
         return self._owners.slot_of(topic, partition)
 
     def beside_own(self) -> Beside | None:
-        """Where a topic lies that is to be this node's; None if this node owns nothing."""
+        """Return a placement for a new topic in a slot of this node; None if no such slot was found."""
         for _ in range(_TRIES):
             key = uuid.uuid4().hex
             if self._owners.is_mine(self._owners.slot_of_key(_NAMED, key)):
-                return Beside(f"{_NAMED}\0{key}".encode(), (0,))  # which gives the same slot
+                return Beside(f"{_NAMED}\0{key}".encode(), (0,))  # hashes to the same slot
         return None
 
     def is_this(self, member: Member) -> bool:
-        """Whether it is this node."""
+        """Return whether ``member`` is this node."""
         return member.node_id == self._node_id
 
     def is_mine(self, topic: str, partition: int) -> bool:
-        """Whether this node owns a partition."""
+        """Return whether this node owns a partition."""
         return self._owners.is_mine(self._owners.slot_of(topic, partition))
 
     async def require(self, slot: int, what: str) -> None:
-        """Raise NotOwner unless this node acts for a slot. While nobody does, it is waited for."""
+        """Raise NotOwner unless this node acts for a slot. Waits while the slot has no owner."""
         owner = await self.settled(slot)
         if not self._owners.is_mine(slot):
             raise NotOwner(what, -1 if owner is None or owner.node_id == self._node_id else owner.node_id)
 
     async def settled(self, slot: int) -> Member | None:
-        """Who acts for a slot; None: nobody for long. While nobody seems to, or it was not
-        heard of a moment ago, it is waited for."""
+        """Return the owner of a slot, waiting up to :data:`PATIENCE_S` for an owner that acts and was heard of
+        recently. None if the slot has no owner."""
         owners = self._owners
         if slot < 0:
-            return None  # of a topic that is gone there is nothing to wait for
+            return None  # the topic is gone
         until = time.monotonic() + PATIENCE_S
         while True:
             owner = owners.owner(slot)
@@ -106,8 +106,9 @@ class Owners:
             await asyncio.sleep(_LOOK_S)
 
     async def reached(self, slot: int) -> Member | None:
-        """As :meth:`settled`, of an owner that has just answered. Rust's clients ask once where a segment is and go
-        there for as long as it takes, so they are not to be told of one that has just ended."""
+        """Return the owner of a slot like :meth:`settled`, but only after it has just answered. Rust's client asks
+        once where a segment is and retries there for ever, so it must not get the address of a node that has just
+        stopped."""
         until = time.monotonic() + PATIENCE_S
         while True:
             owner = await self.settled(slot)
@@ -117,7 +118,7 @@ class Owners:
 
     async def _answers(self, member: Member) -> bool:
         if LISTENER not in member.addresses:
-            return True  # nothing is known of it but its heartbeats
+            return True  # it cannot be probed; heartbeats are all there is
         try:
             await self._peers.ask(member, _ALIVE, _Alive(), _Alive, _ANSWER_S)
         except LogError:
@@ -130,11 +131,11 @@ class Owners:
         return owner.state in SERVING and owners.is_heard(owner)
 
     def address(self, member: Member, listener: str) -> tuple[str, int] | None:
-        """Where clients are told that a listener of another node is; None if it has none of that name."""
+        """Return the address for clients of another node's listener; None if it has no listener of that name."""
         address = None if member.node_id == self._node_id else member.address(listener, socket.gethostname())
         return None if address is None else (address.host, address.port)
 
     def find(self, node_id: int, listener: str) -> tuple[str, int] | None:
-        """As :meth:`address`, by the node's id."""
+        """Return the address for clients of a node's listener, by the node's id; None if it is not known."""
         found = next((one for one in self.nodes if one.node_id == node_id), None)
         return None if found is None else self.address(found, listener)

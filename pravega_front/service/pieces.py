@@ -1,4 +1,4 @@
-"""What is appended to a segment piece by piece: a transaction's part of it, or a segment that is merged."""
+"""Piecewise appends to a segment: a transaction's segment at its commit, or the source of a merge."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ _HEAD = struct.Struct(">iI")
 
 
 class EventCount:
-    """Counts the events in bytes that come piece by piece; an event may go over many."""
+    """Counter of events in bytes that come piece by piece; an event may span pieces."""
 
     __slots__ = ("_broken", "_head", "_left")
 
     def __init__(self) -> None:
-        self._left = 0  # bytes of the event under way that are still to come
-        self._head = b""  # of an event whose head is not complete
+        self._left = 0  # bytes missing of the current event
+        self._head = b""  # bytes of an incomplete event head
         self._broken = False
 
     def feed(self, parts: list[Buffer]) -> int:
-        """How many whole events the next piece is; 0 if it begins or ends within one, or they are none."""
+        """Return the number of events in the next piece; 0 if it begins or ends within an event, or is not made of
+        events."""
         begins = not self._left and not self._head
         count = 0
         for part in parts:
@@ -70,12 +71,11 @@ class EventCount:
 
 
 MOST_CLAIMS = 4096
-"""Of how many appends a piece knows each by itself: beyond them neighbours are taken together, as whoever writes
-chooses how many they are."""
+"""Most claims of a piece. Beyond that neighbouring claims are merged, since the writer chooses how many there are."""
 
 
 class Piece(Struct):
-    """Appends one behind another: their bytes, and of each the offsets it has and its size in bytes."""
+    """Consecutive appends: their bytes, and a claim (offsets, bytes) for each."""
 
     parts: list[Buffer] = field(default_factory=list)
     size: int = 0
@@ -95,8 +95,8 @@ class Piece(Struct):
 
 
 async def appends_of(segment: Segment, most: int) -> AsyncIterator[Piece]:
-    """A segment's appends in order, those together that have at most ``most`` bytes and as many events as one append
-    may have."""
+    """Yield a segment's appends in order, grouped into pieces of at most ``most`` bytes and as many events as one
+    append may have."""
     piece = Piece()
     alone = False
     offset, end = 0, segment.log.high_watermark
@@ -107,10 +107,10 @@ async def appends_of(segment: Segment, most: int) -> AsyncIterator[Piece]:
         for batch in batches:
             offset = batch.end_offset
             if batch.flags != FormatId.PRAVEGA:
-                continue  # a note of a writer that has appended nothing
+                continue  # a writer's note without data
             header, data = parse_header(batch.payload), segment_bytes(batch.payload)
-            # What was no events lay in a piece of its own always: a commit that an earlier version has begun goes on
-            # behind the same pieces.
+            # Bytes that are no events get a piece of their own. Earlier versions did so, and a commit that one of them
+            # began must continue with the same pieces.
             alone, before = header.shape == Shape.BYTES, alone
             many = piece.events + header.records > segment.most_events
             if piece.parts and (piece.size + len(data) > most or many or alone or before):
@@ -132,7 +132,7 @@ async def appended(
     *,
     admitted: bool = False,
 ) -> int:
-    """Append to a segment, and return when that is durable: the segment's length behind it, -1 if it is not known.
+    """Append to a segment and wait until that is durable; return the segment's length after it, -1 if unknown.
 
     Raises the errors of :meth:`pravega_front.service.segment.Segment.append`.
     """
@@ -142,7 +142,7 @@ async def appended(
 
 
 async def marked(segment: Segment, producer_id: int, *, commit: bool = True, hold: Hold | None = None) -> int:
-    """End a transaction of a segment's log, and return when that is durable: the offset behind its marker.
+    """End a transaction in a segment's log and wait until that is durable; return the offset behind its marker.
 
     Raises the errors of :meth:`bridges.log.partition.partition_log.PartitionLog.append_marker`.
     """

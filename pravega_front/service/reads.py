@@ -1,4 +1,5 @@
-"""Reads of segments: at once, or parked at the end until something comes (docs/protocols/pravega.md, "Reads")."""
+"""Reads of segments: answered at once, or parked at the end until there is more data (docs/protocols/pravega.md,
+"Reads")."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
     from pravega_front.service.segments import Segments
 
 LEAST = 8
-"""Bytes that a read is answered with at least, if there are so many, however few were asked for."""
+"""Least bytes of an answer, if the segment has them, however few the client asks for."""
 
 
 class BeyondEnd(Exception):
-    """A read beyond the end of a sealed segment: the connection is closed, as Pravega does."""
+    """A read beyond the end of a sealed segment. The connection is closed, as in Pravega."""
 
 
 class Found:
-    """The answer to a read: a command, and the bytes that it leaves out."""
+    """Answer to a read: a command without its data, and the data."""
 
     __slots__ = ("answer", "data")
 
@@ -41,7 +42,7 @@ class Found:
 
 
 class Seen(NamedTuple):
-    """What a read that has to wait goes by: when it is another, there may be something to tell."""
+    """State of a segment that decides whether a parked read has to be tried again: it is when the state differs."""
 
     limit: int
     start: int
@@ -50,21 +51,18 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, segment: Segment) -> Seen:
-        """As it is now."""
+        """Return a segment's present state."""
         log = segment.log
         return cls(log.last_stable_offset, log.log_start_offset, log.is_open, segment.ended)
 
 
 async def read(segment: Segment, request: ReadSegment, most: int, *, parked: bool = False) -> Found | Seen:
-    """The answer to a read, or what was known when it was found that it has to wait at the end. ``parked``: it has
-    waited.
-
-    Raises BeyondEnd, LogError.
-    """
+    """Return the answer to a read, or the state of the segment if the read has to wait at its end. ``parked``: the read
+    has waited before. Raises BeyondEnd, LogError."""
     name, position = request.segment, request.offset
     most = max(LEAST, min(request.suggested_length, most))
     while True:
-        seen = Seen.of(segment)  # before anything is waited for: it may move meanwhile
+        seen = Seen.of(segment)  # before the first await, during which the segment may change
         try:
             start = await segment.start_for(position)
             ended = segment.ended
@@ -90,26 +88,26 @@ async def read(segment: Segment, request: ReadSegment, most: int, *, parked: boo
         except LogDeleted:
             return Found(missing(request))
         except PositionLost as error:
-            # Somebody has declared it lost: readers go on behind it as behind what was truncated.
+            # An operator has skipped damage here: readers continue behind it as behind truncated bytes.
             return Found(SegmentIsTruncated(request.request_id, name, error.position, "", position))
         except OffsetOutOfRange:
             if position >= await segment.start():
                 raise
-            # It was trimmed meanwhile: that is what is answered.
+            # The segment was truncated meanwhile: the next round answers that.
 
 
 def missing(request: ReadSegment) -> Command:
-    """The answer to a read of a segment there is not: clients find their read by its offset."""
+    """Return the answer to a read of a segment that does not exist. Clients match it to their read by the offset."""
     return NoSuchSegment(request.request_id, request.segment, "", request.offset)
 
 
 def stopping(request: ReadSegment) -> Found:
-    """The answer to a parked read when the node stops."""
+    """Return the answer to a parked read when the node stops."""
     return Found(SegmentRead(request.segment, request.offset, True, False, b"", request.request_id), [])
 
 
 class Parked:
-    """A read that waits for its segment to be otherwise than it was ``seen``: ``again`` is called then, once."""
+    """Read that waits until its segment's state differs from ``seen``. Then ``again`` is called, once."""
 
     __slots__ = ("_again", "_seen", "request", "segment")
 
@@ -121,7 +119,7 @@ class Parked:
         segment.log.add_waiter(self)
 
     def look(self) -> None:
-        """Look whether it has moved since, as it may have before anybody waited."""
+        """Check whether the state has changed since ``seen``, before this waiter was added."""
         self.log_moved(self.segment.log)
 
     def log_moved(self, log: PartitionLog) -> None:
@@ -130,12 +128,12 @@ class Parked:
             self._again(self)
 
     def leave(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self.segment.log.remove_waiter(self)
 
 
 class ParkedMark:
-    """A read of a stream's watermarks that waits for the first of them: ``again`` is called then, once."""
+    """Read of a stream's watermarks that waits for the first of them. Then ``again`` is called, once."""
 
     __slots__ = ("_again", "leave", "request")
 
@@ -143,10 +141,10 @@ class ParkedMark:
         self.request = request
         self._again = again
         self.leave = segments.wait_for_mark(request.segment, self._made)
-        """Wait no more."""
+        """Stop waiting."""
 
     def look(self) -> None:
-        """Nothing can have happened before anybody waited."""
+        """Do nothing: no change can be missed before this waiter was added."""
 
     def _made(self) -> None:
         self._again(self)

@@ -1,7 +1,7 @@
-"""One segment: a partition's log, seen as a log of bytes.
+"""Segment: a partition's log, seen as a log of bytes.
 
-Offsets count records, Pravega's positions bytes. Where records lie in bytes is the log's to know
-(bridges/log/byte_positions/search.py); what is remembered here only saves asking again.
+The log's offsets count records, Pravega's positions bytes. The log knows the positions of records
+(bridges/log/byte_positions/search.py); this module only caches them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 _CURSORS = 16_384
-"""Places of readers that are remembered, of all segments together."""
+"""Most cached places of readers, over all segments."""
 _JOINED = 1024
-"""Fewer bytes of a batch are put together with those of others when they are read."""
+"""Pieces of a batch below this size are joined with the pieces of other batches when they are read."""
 _AHEAD = 64 * 1024
-"""What is read of the log beyond the bytes asked for: headers, and records before the position."""
+"""Bytes read from the log beyond those requested: headers, and records before the position."""
 
 
 class Truncated(LogError):
-    """A position lies below the segment's ``start``, or above its end."""
+    """A position below the segment's ``start``, or above its end."""
 
     def __init__(self, start: int) -> None:
         super().__init__(f"the segment starts at {start}")
@@ -54,8 +54,8 @@ SegmentDone = Callable[[int, LogError | None], None]
 
 
 def _add(pieces: list[Buffer], piece: memoryview, whole: int) -> None:
-    """Append a piece of a batch that has ``whole`` bytes. Small ones are joined, since a view takes 300 bytes itself;
-    one that is a small part of its batch is copied, since a view would keep all of it."""
+    """Append a piece of a batch that has ``whole`` bytes. Small pieces are joined, since a view itself takes 300 bytes.
+    A piece that is a small part of its batch is copied, since a view would keep the whole batch in memory."""
     if len(piece) >= _JOINED and 4 * len(piece) >= whole:
         pieces.append(piece)
     elif pieces and type(last := pieces[-1]) is bytearray:
@@ -65,11 +65,11 @@ def _add(pieces: list[Buffer], piece: memoryview, whole: int) -> None:
 
 
 Cursor = tuple[BytePlace, int]
-"""The place of a batch, and how often compaction had replaced something of the log by then."""
+"""Place of a batch, and the log's count of replacements by compaction at that time."""
 
 
 class Cursors:
-    """Where readers of any segment have come to, with the batches that go on there; the longest unused go first."""
+    """Cache of the places where readers of any segment continue; the least recently used are evicted."""
 
     __slots__ = ("_most", "_places")
 
@@ -81,18 +81,18 @@ class Cursors:
         return len(self._places)
 
     def take(self, of: object, position: int) -> Cursor | None:
-        """The place of the batch that goes on at a position; it is forgotten."""
+        """Remove and return the place of the batch that continues at a position."""
         return self._places.pop((of, position), None)
 
     def keep(self, of: object, position: int, cursor: Cursor) -> None:
-        """Remember it."""
+        """Cache a place."""
         self._places[of, position] = cursor
         if len(self._places) > self._most:
             self._places.popitem(last=False)
 
 
 class Segment:
-    """A segment's bytes. ``loose`` ones belong to no stream, and only this front appends to them."""
+    """A segment's bytes. A ``loose`` segment belongs to no stream, and only this front appends to it."""
 
     __slots__ = (
         "_cursors",
@@ -126,8 +126,8 @@ class Segment:
         self.loose_sealed = False
         self._translator = translator
         self.most_events = max_events
-        """Events of one append that get offsets of their own."""
-        # Positions that were read up to, by what the segment is between two truncations.
+        """Most events of one append that get offsets of their own."""
+        # Keyed by _life, which changes with each truncation and so invalidates the cached places.
         self._cursors = cursors
         self._life = object()
         self._tasks = TaskSet()
@@ -137,56 +137,55 @@ class Segment:
 
     @property
     def sealed(self) -> bool:
-        """Whether it takes no more appends."""
+        """Return whether the segment takes no more appends."""
         return self.loose_sealed or self.log.successors is not None
 
     @property
     def ended(self) -> bool:
-        """Whether it is certain that nothing comes behind what there is."""
+        """Return whether the segment's present end is final."""
         if not self.loose:
             return self.log.final_offset is not None
-        # What was handed over before the seal still comes.
+        # Appends in flight at the seal still come.
         return self.loose_sealed and self.log.next_offset == self.log.high_watermark
 
     async def passed(self, offset: int) -> None:
-        """Return when what was handed over at ``offset`` is durable, or the log has failed. Raises LogDeleted."""
+        """Wait until the append at ``offset`` is durable, or the log has failed. Raises LogDeleted."""
         log = self.log
         await log.until(lambda: not log.is_open or offset < log.high_watermark)
 
     async def quiet(self) -> None:
-        """Return when nothing that was handed over is in flight any more; whoever calls lets nothing come after it.
-
-        Raises LogError.
-        """
+        """Wait until no append is in flight; the caller must prevent new ones. Raises LogError."""
         log = self.log
         await log.ready()
         while log.next_offset != log.high_watermark:
             await log.until(lambda: not log.is_open or log.next_offset == log.high_watermark)
-            await log.ready()  # what failed was refused, and the log is opened anew where it ends
+            await log.ready()  # after a failure the log is opened again at its end, without the failed appends
 
     # --- what is known of it ---------------------------------------------------------------------------------------
 
     @property
     def is_counted(self) -> bool:
-        """Whether :meth:`length` is known without waiting: what an other protocol wrote may have to be decompressed."""
+        """Return whether :meth:`length` is known without waiting: records of other protocols may have to be
+        decompressed for it."""
         return self.log.is_open and self.log.byte_length is not None
 
     async def length(self) -> int:
-        """Where the segment ends for readers. Raises LogError."""
+        """Return the segment's end for readers. Raises LogError."""
         known = self.log.byte_length if self.log.is_open else None
         return (await self.log.byte_end()).position if known is None else known
 
     async def start(self) -> int:
-        """Where the segment starts for readers. Raises LogError."""
+        """Return the segment's start for readers. Raises LogError."""
         return await self.log.byte_start()
 
     async def start_for(self, position: int) -> int:
-        """Where the segment starts, or anything below ``position`` where it certainly does. Raises LogError."""
+        """Return the segment's start, or without waiting ``position`` if that is certainly readable. Raises
+        LogError."""
         return position if self.log.is_open and self.log.is_readable_byte(position) else await self.start()
 
     async def start_at(self, timestamp: int) -> int:
-        """Where the first event of ``timestamp`` (ms) or later begins, or might: the end, if there is none yet. The
-        segment's start for 0 or less. Raises LogError."""
+        """Return the position of the first event of ``timestamp`` (ms) or later, or a position before it; the end if
+        there is none yet, the segment's start for 0 or less. Raises LogError."""
         start = await self.start()
         if timestamp <= 0:
             return start
@@ -194,13 +193,13 @@ class Segment:
         if found is None:
             return await self.length()
         try:
-            # Of a transaction that is open nothing has a position yet, and what follows comes behind it.
+            # Records of an open transaction have no position yet, and neither have those after them.
             return max(start, await self.log.byte_position(min(found[0], self.log.last_stable_offset)))
         except OffsetOutOfRange:
-            return await self.start()  # it was trimmed meanwhile
+            return await self.start()  # the segment was truncated meanwhile
 
     async def truncate(self, position: int) -> None:
-        """Show nothing below ``position`` any more, durably. Raises Truncated, LogError."""
+        """Hide all bytes below ``position``, durably. Raises Truncated, LogError."""
         start = await self.start()
         if not start <= position <= await self.length():
             raise Truncated(start)
@@ -223,12 +222,12 @@ class Segment:
         *,
         admitted: bool = False,
     ) -> None:
-        """Append ``size`` bytes; where ``expected`` is given, only if the segment ends there.
+        """Append ``size`` bytes; with ``expected`` only if the segment ends there.
 
-        ``claims``: (events, bytes) of each of the appends that these are, where they are several. ``part``: the bytes
-        are part of a transaction in the log, and nobody sees them before its end. ``hold``: by whoever appends to the
-        log alone. ``admitted``: what the stream demands was looked at when the bytes were written to another segment.
-        Errors given to ``done`` are those of :meth:`bridges.log.partition.append_path.AppendPath.append`.
+        ``claims``: (events, bytes) per append, if these are several appends. ``part``: the transaction of the log that
+        the bytes belong to; they are visible after its end. ``hold``: the caller's exclusive hold on the log.
+        ``admitted``: the topic's demands were checked when the bytes were written to another segment. ``done`` gets the
+        errors of :meth:`bridges.log.partition.append_path.AppendPath.append`.
         """
         guard = None if expected is None else Guard(end_position=expected)
         if expected is not None and expected < 0:
@@ -270,23 +269,23 @@ class Segment:
         try:
             position = await self.position_behind(end)
         except LogError:
-            # The bytes are durable, which is what the writer asks; where they end it can ask for.
+            # The bytes are durable, which is what matters to the writer; it can query the length.
             position = -1
         done(position, None)
 
     async def position_behind(self, end: int) -> int:
-        """Where what was appended below the offset ``end`` ends. That has to be counted where others' records lie
-        before it; while a transaction is open, it is where that begins. Raises LogError."""
+        """Return the end position of the bytes below the offset ``end``. Counts bytes if records of other protocols
+        come before it. While a transaction is open, returns the position where it begins. Raises LogError."""
         place = await self.log.byte_end()
         return place.position if place.offset <= end else await self.log.byte_position(end)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
     async def read(self, position: int, most: int) -> list[Buffer]:
-        """At most ``most`` bytes from ``position`` on, which lies below the end; at least one.
+        """Read at most ``most`` bytes, and at least one, from ``position`` on, which must lie below the end.
 
-        Raises OffsetOutOfRange for a position that is trimmed meanwhile, PositionLost, DataCorrupt where nobody can
-        read on, LogError.
+        Raises OffsetOutOfRange for a position that is trimmed meanwhile, PositionLost, DataCorrupt for damage,
+        LogError.
         """
         log = self.log
         cursor = self._cursors.take(self._life, position)
@@ -297,7 +296,7 @@ class Segment:
                 if then == replacements or log.keeps_bytes(place.offset):
                     known = place
                 elif place.position != position:
-                    # Its client may have a part of an event, which must not be joined with one that lies here now.
+                    # The client may hold the first part of an event, which must not be joined with another event's.
                     lost = f"position {position} of {self.name} was told before compaction took records"
                     raise PositionLost(lost, log.log_start_offset, await self.start())
             try:
@@ -307,11 +306,11 @@ class Segment:
             except (OffsetOutOfRange, DataCorrupt):
                 if log.is_same(replacements):
                     raise
-            await log.trimmed()  # compaction has moved what was read meanwhile
+            await log.trimmed()  # compaction has moved records during the read
 
     async def _read(self, position: int, most: int, known: BytePlace | None) -> tuple[int, list[Buffer]]:
-        """:meth:`read`, of a log in which nothing is replaced meanwhile; with the offset at which it begins. ``known``:
-        the batch that goes on at the position."""
+        """Read like :meth:`read`, provided that compaction replaces nothing meanwhile; also return the first offset.
+        ``known``: the batch that continues at the position."""
         log, life, replacements = self.log, self._life, self.log.replacements
         place = known or await log.find_byte_batch(position)
         log.reads_bytes(place.offset)
@@ -325,11 +324,11 @@ class Segment:
                 break
             if offset == first and batches[0].base_offset > place.offset:
                 if known is not None:
-                    return await self._read(position, most, None)  # without what is remembered
+                    return await self._read(position, most, None)  # without the cached place
                 raise OffsetOutOfRange(f"position {position} of {self.name} was trimmed")
             for batch in batches:
                 if batch.base_offset > offset and pieces:
-                    return first, pieces  # what lies between is lost: where it goes on is to be asked anew
+                    return first, pieces  # there is a gap of skipped damage: the next read finds its end
                 data, wrong = await self._segment_bytes(batch)
                 skip = max(0, position - at)
                 piece = data[skip : skip + left]
@@ -348,7 +347,7 @@ class Segment:
         return first, pieces
 
     async def _segment_bytes(self, batch: StoredBatch) -> tuple[memoryview, BatchInvalid | None]:
-        """The bytes of a batch, up to the record that is wrong if there is one."""
+        """Return the bytes of a batch, up to the first invalid record, and the error if there is one."""
         try:
             translated = await self._translator.translate(self.log.stream_id, batch, int(FormatId.PRAVEGA))
             return segment_bytes(translated), None

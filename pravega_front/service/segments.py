@@ -1,7 +1,7 @@
-"""Which segments there are: partitions of topics, and loose ones, which no stream has.
+"""Registry of segments: partitions of streams, and loose segments, which belong to no stream.
 
-A loose segment lies in a hidden topic of its own. Tools make them by command, writers of large events make transient
-ones, and transactions theirs.
+A loose segment lies in a hidden topic of its own. Tools create them by command, writers of large events create
+transient ones, and transactions have their own.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 
 _HIDDEN = "_pravega.segment-"
 _OF = "#of."
-"""Behind the name of a segment of watermarks: the stream of the backend whose they are."""
-#: What a hidden topic is configured with: nothing of it goes by itself.
+"""Suffix after the name of a watermark segment, followed by the backend's stream id of the stream's first partition."""
+#: Configuration of a hidden topic: no retention.
 KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class SegmentExists(LogError):
-    """There is a segment of that name."""
+    """The segment exists already."""
 
 
 class SegmentMissing(LogError):
-    """There is no segment of that name."""
+    """The segment does not exist."""
 
 
 class NotPossible(LogError):
-    """What was asked for cannot be done with this segment."""
+    """The operation is not possible for this segment."""
 
 
 class Segments:
-    """The segments of a node, by name. Call :meth:`load` first."""
+    """Segments by name. Call :meth:`load` first."""
 
     def __init__(
         self, node: NodeServices, settings: PravegaSettings, transactions: OpenTransactions, merges: RunningMerges
@@ -68,7 +68,7 @@ class Segments:
         self._max_events = settings.append_events
         self._max_loose = settings.segments
         self._cursors = Cursors()
-        # Of those that no stream has: the topics that hold them, by name, and their names, by topic.
+        # Loose segments: topic by name, and name by topic.
         self._loose: dict[str, str] = {}
         self._in: dict[str, str] = {}
         self._sealed: set[str] = set()
@@ -78,7 +78,7 @@ class Segments:
         self._open: dict[PartitionLog, Segment] = {}
 
     async def load(self) -> None:
-        """Know the loose segments, and forget topics when they are deleted."""
+        """Read the loose segments from the database, and follow the catalog."""
         self._node.db.changes.mirror(FOLLOWED, read_loose, self._follow)
         for topic, found in (await self.state.loose()).items():
             if topic in self._node.catalog.hidden:
@@ -88,10 +88,10 @@ class Segments:
 
     async def _lost(self, slots: Collection[int], in_order: bool) -> None:
         for mark in list(self._mark_waiters):
-            self._wake(mark)  # those that are this node's no more are told so
+            self._wake(mark)  # waiting reads find out that this node is no longer the owner
 
     def _follow(self, found: dict[str, Loose], names: Collection[str] | None) -> None:
-        """Have memory be as the database says."""
+        """Update memory with other nodes' changes of loose segments."""
         for topic in set(self._in if names is None else names) - found.keys():
             self._forget(topic)
         for topic, one in found.items():
@@ -114,7 +114,7 @@ class Segments:
             del self._loose[name]
 
     def close(self) -> None:
-        """Listen to the catalog no more."""
+        """Stop following the catalog."""
         self._node.catalog.on_change.remove(self._changed)
 
     def _changed(self, change: Change) -> None:
@@ -124,12 +124,12 @@ class Segments:
             for log in [log for log in self._open if log.topic == name]:
                 del self._open[log]
             if "pravega" in change.topic.names:
-                self._wake(self.mark_of(change.topic))  # whoever waits for its watermarks is told that they are gone
+                self._wake(self.mark_of(change.topic))  # waiting reads of its watermarks find out that they are gone
 
     # --- looking up ------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Segment | None:
-        """The segment called ``name``."""
+        """Return the segment called ``name``, or None."""
         if is_transactions(name):
             place = self.transactions.place(name)
             if place is None:
@@ -141,7 +141,7 @@ class Segments:
             return self._find_loose(name)
         found = self._node.catalog.by_name("pravega", f"{parsed.scope}/{parsed.stream}")
         if found is None:
-            # What was made by a command under a name of a stream that is made later stands behind that.
+            # A watermark segment takes precedence over a loose one of the same name, created before the stream.
             marked = self.marked(name)
             return self._find_loose(name if marked is None else self.mark_of(marked))
         partition = partition_at(found, parsed.number, parsed.epoch)
@@ -149,11 +149,11 @@ class Segments:
         return None if log is None else self._segment(str(parsed), log)
 
     async def here(self, name: str) -> Segment | None:
-        """The segment called ``name``, which this node owns. Raises NotOwner of another's, also of one that there
-        may be yet; an error of the database."""
+        """Return the segment called ``name`` if this node owns it, None if it does not exist. Raises NotOwner for a
+        segment of another node, including a watermark segment that does not exist yet; an error of the database."""
         segment = self.find(name)
         if segment is None:
-            await self._node.db.changes.catch_up()  # another node may have made it a moment ago
+            await self._node.db.changes.catch_up()  # another node may have created it a moment ago
             segment = self.find(name)
         if segment is None:
             stream = self.marked(name)
@@ -164,11 +164,11 @@ class Segments:
         return segment if not segment.log.is_deleted else self.find(name)
 
     def slot_of(self, segment: Segment) -> int:
-        """The slot of a segment."""
+        """Return the slot of a segment."""
         return self.owners.slot_of(segment.topic, segment.partition)
 
     def slot_of_name(self, name: str) -> int:
-        """The slot of the segment called ``name``; -1 of tables, and what there is not: any node answers for them."""
+        """Return the slot of the segment called ``name``; -1 for tables and unknown names, which any node answers."""
         segment = self.find(name)
         if segment is not None:
             return self.slot_of(segment)
@@ -183,27 +183,27 @@ class Segments:
     # --- watermarks ------------------------------------------------------------------------------------------------
 
     def is_mark(self, name: str) -> bool:
-        """Whether it is the segment of a stream's watermarks. There may be none yet."""
+        """Return whether ``name`` is a stream's watermark segment, which may not exist yet."""
         return self.marked(name) is not None
 
     def marked(self, name: str) -> Topic | None:
-        """The stream whose watermarks lie in a segment of that name."""
+        """Return the stream whose watermark segment is called ``name``, or None."""
         parsed = parse_segment(name)
         if parsed is None or parsed.suffix or not parsed.stream.startswith(MARK):
             return None
         stream = parsed.stream.removeprefix(MARK)
         found = self._node.catalog.by_name("pravega", f"{parsed.scope}/{stream}")
-        # Its number is the stream's first: whoever reads those of a former one is told that they are gone.
+        # Its number is the stream's first number: readers of a former stream's watermarks learn that they are gone.
         return found if found is not None and (parsed.number, parsed.epoch) == (found.first_number, 0) else None
 
     def mark_of(self, topic: Topic) -> str:
-        """By which name the segment of a stream's watermarks is kept: another stream of its name has others."""
+        """Return the stored name of a stream's watermark segment. A recreated stream has another one."""
         scope, _, stream = topic.names["pravega"].partition("/")
         return f"{SegmentName(scope, MARK + stream, 0, 0)}{_OF}{topic.partitions[0].stream_id}"
 
     async def make_mark(self, topic: Topic) -> Segment:
-        """The segment of a stream's watermarks, made if there is none yet. Raises NotPossible (there are too many
-        segments), SegmentMissing (the stream was deleted), LogError."""
+        """Return a stream's watermark segment, creating it if missing. Raises NotPossible (too many segments),
+        SegmentMissing (the stream was deleted), LogError."""
         name = self.mark_of(topic)
         async with self._making_mark:
             segment = self._find_loose(name)
@@ -216,7 +216,7 @@ class Segments:
         return segment
 
     def orphaned_marks(self) -> list[str]:
-        """Segments of watermarks whose streams are deleted."""
+        """Return the watermark segments of deleted streams."""
         found = [name for name in self._loose if _OF in name]
         if not found:
             return []
@@ -225,7 +225,7 @@ class Segments:
         return [name for name in found if name not in known]
 
     def wait_for_mark(self, name: str, made: Callable[[], None]) -> Callable[[], None]:
-        """Have ``made`` called when a stream has a segment of watermarks, called ``name``. Gives what undoes that."""
+        """Call ``made`` when a stream gets its watermark segment ``name``. Returns a function that cancels this."""
         topic = self.marked(name)
         own = name if topic is None else self.mark_of(topic)
         self._mark_waiters.setdefault(own, {})[made] = None
@@ -251,12 +251,12 @@ class Segments:
         return segment
 
     def loose(self) -> list[tuple[str, Segment]]:
-        """The segments that belong to no stream and no transaction, with their names."""
+        """Return the segments of no stream and no transaction, with their names."""
         found = [(name, self.find(name)) for name in self._loose]
         return [(name, segment) for name, segment in found if segment is not None]
 
     def in_topic(self, topic: str, partition: int) -> Segment | None:
-        """The segment that lies in a partition of a topic, also of a hidden one."""
+        """Return the segment in a partition of a topic, hidden or not; None if there is none."""
         if topic in self._node.catalog.hidden:
             name = self._in.get(topic) or self.transactions.at(topic, partition)
             return None if name is None else self.find(name)
@@ -268,13 +268,13 @@ class Segments:
     # --- changing --------------------------------------------------------------------------------------------------
 
     def beside(self, segment: Segment) -> Beside | None:
-        """Where a segment lies that is always to have the owner of this one."""
+        """Return a placement that always has the same owner as ``segment``."""
         place = self._node.catalog.place_of(segment.topic, segment.partition)
         return None if place is None else Beside(place[0], (place[1],))
 
     async def create(self, name: str, kind: TopicKind = TopicKind.TRANSIENT, beside: Beside | None = None) -> Segment:
-        """Make a loose segment, ``beside`` others, or at this node. Raises SegmentExists, NotPossible (too many,
-        or too long a name), LogError."""
+        """Create a loose segment, ``beside`` others, or at this node. Raises SegmentExists, NotPossible (too many
+        segments, or too long a name), LogError."""
         if len(name) > LONGEST_NAME:
             raise NotPossible(f"a name of {len(name)} characters, of {LONGEST_NAME} at most")
         if name in self._making or self.find(name) is not None:
@@ -309,19 +309,19 @@ class Segments:
         return found
 
     def room_for_tables(self) -> int:
-        """How many table segments there may be beside the other segments that belong to no stream."""
+        """Return how many table segments there may be besides the present loose segments."""
         return self._max_loose - len(self._loose) - len(self._making)
 
     def _too_many(self) -> NotPossible:
         return NotPossible(f"there are {self._max_loose} segments that belong to no stream: no more can be made")
 
     def is_kept(self, name: str) -> bool:
-        """Whether a loose segment goes with its stream or its transaction only, whatever clients say."""
+        """Return whether a loose segment can only be deleted with its stream or transaction, not by clients."""
         return is_transactions(name) or _OF in name or self.is_mark(name)
 
     async def delete(self, name: str, *, mark: bool = False) -> None:
-        """Delete a loose segment with its data; ``mark``: also one of watermarks. Raises SegmentMissing, NotPossible (a
-        stream's), LogError."""
+        """Delete a loose segment with its data; ``mark``: allow a watermark segment. Raises SegmentMissing, NotPossible
+        (a stream's segment), LogError."""
         segment = self.find(name)
         if segment is None:
             raise SegmentMissing(f"there is no segment {name!r}")
@@ -337,9 +337,9 @@ class Segments:
             raise
 
     async def seal(self, segment: Segment) -> None:
-        """Have a segment take no more. Raises NotPossible, LogError.
+        """Seal a segment. Raises NotPossible, LogError.
 
-        One of a stream is sealed alone only where the stream has no other that takes appends: the stream ends then.
+        A stream's segment can be sealed alone only if it is the stream's only active one; that ends the stream.
         """
         if segment.loose:
             if self.is_kept(segment.name):
@@ -358,7 +358,7 @@ class Segments:
         await self.end_stream(segment.topic)
 
     async def end_stream(self, topic: str) -> None:
-        """Seal all segments of a stream: it takes no more. Raises LogError."""
+        """Seal all segments of a stream. Raises LogError."""
         catalog = self._node.catalog
         active = [one.index for one in catalog.topic(topic).active]
         if active:

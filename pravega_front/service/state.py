@@ -1,6 +1,6 @@
-"""The small state of segments that is no data: attributes, and which segments belong to no stream.
+"""State of segments besides their data: attributes, loose segments (of no stream), and decided merges.
 
-It lives in the node's database, and what is changed is durable when a call returns.
+It is in the node's database. Changes are durable when a method returns.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate
 
 IF_EQUALS = 4
-"""Kind of an update that depends on what the attribute was; any other replaces whatever it was."""
+"""Kind of an attribute update that requires an old value; all other kinds replace any value."""
 
 
 class TooManyAttributes(LogError):
-    """There are as many attributes of a segment as there may be."""
+    """The limit of attributes per segment is reached."""
 
 
 class ConditionFailed(LogError):
-    """An attribute has not the value that an update of it depends on."""
+    """An attribute does not have the value that its update requires."""
 
 
 class Loose(NamedTuple):
-    """A segment that is no partition of a stream: its name, and whether it is sealed."""
+    """Loose segment: its name, and whether it is sealed."""
 
     name: str
     sealed: bool
 
 
 class Merging(NamedTuple):
-    """A merge in pieces that was decided: topic, partition and stream of its target; the producer ids of the attempt
-    that is, or is to be, made of it, and of the one before, which may have to be aborted still (-1: none)."""
+    """Stored decision of a merge in pieces: topic, partition and backend stream of its target; the producer ids of the
+    present attempt, and of the previous one, which may still have to be aborted (-1: none)."""
 
     target: str
     partition: int
@@ -54,11 +54,11 @@ class SegmentState:
         self._max_attributes = max_attributes
 
     async def loose(self) -> dict[str, Loose]:
-        """All segments that belong to no stream, by the topics that hold them."""
+        """Return all loose segments, by the topics that hold them."""
         return await self._db.run(lambda connection: read_loose(connection, None))
 
     async def seal_loose(self, topic: str) -> None:
-        """The segment of no stream that a topic holds takes no more."""
+        """Seal the loose segment in ``topic``."""
         note = self._db.changes.note(FOLLOWED, [topic])
 
         def change(connection: Connection) -> None:
@@ -68,7 +68,7 @@ class SegmentState:
         await self._db.run(change)
 
     async def merges(self) -> dict[str, Merging]:
-        """All merges in pieces that were decided and have not ended, by the topics that hold their sources."""
+        """Return all decided merges that have not ended, by the topics that hold their sources."""
 
         def read(connection: Connection) -> dict[str, Merging]:
             rows = connection.execute(
@@ -79,8 +79,9 @@ class SegmentState:
         return await self._db.run(read)
 
     async def decide_merge(self, topic: str, wanted: Merging, updates: Sequence[AttributeUpdate]) -> Merging:
-        """The segment in ``topic`` is to be merged as ``wanted``, unless that was decided before: what holds then. The
-        ``updates`` of the target's attributes are made in the same step. The row goes with the topic.
+        """Store the decision to merge the segment in ``topic`` as ``wanted``, unless there is one already; return the
+        one that holds. The ``updates`` of the target's attributes are part of the same database transaction. The row is
+        deleted with the topic.
 
         Raises ConditionFailed, TooManyAttributes.
         """
@@ -102,14 +103,14 @@ class SegmentState:
         return await self._db.run(decide)
 
     async def set_attempt(self, topic: str, merging: Merging) -> None:
-        """Another attempt is made to merge the segment in ``topic``."""
+        """Store another attempt to merge the segment in ``topic``."""
         change = "UPDATE front_pravega_merges SET attempt = ?, stale = ? WHERE topic = ?"
         row = (merging.attempt, merging.stale, topic)
         await self._db.run(lambda connection: connection.execute(change, row))
 
     async def give_up_merge(self, topic: str) -> None:
-        """The segment in ``topic`` cannot be merged: attributes that were changed with the decision are as they were,
-        unless somebody has changed them since."""
+        """Delete the decision to merge the segment in ``topic``, and undo its attribute updates, except those changed
+        again since."""
 
         def give_up(connection: Connection) -> None:
             query = "DELETE FROM front_pravega_merges WHERE topic = ? RETURNING target, partition, undo"
@@ -122,11 +123,11 @@ class SegmentState:
         await self._db.run(give_up)
 
     async def attribute(self, topic: str, partition: int, attribute: bytes) -> int:
-        """An attribute's value; NO_NUMBER if it is not set."""
+        """Return an attribute's value; NO_NUMBER if it is not set."""
         return await self._db.run(lambda connection: _attribute(connection, topic, partition, attribute))
 
     async def update(self, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> None:
-        """Change attributes, all of them. Raises ConditionFailed, TooManyAttributes: then none is changed."""
+        """Update attributes, all or none. Raises ConditionFailed, TooManyAttributes."""
         if updates:
             await self._db.run(lambda connection: self._update(connection, topic, partition, updates))
 
@@ -153,7 +154,7 @@ def _attribute(connection: Connection, topic: str, partition: int, attribute: by
 
 def _set_attributes(connection: Connection, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> None:
     for update in updates:
-        if update.new == NO_NUMBER:  # which unsets it
+        if update.new == NO_NUMBER:  # NO_NUMBER unsets the attribute
             query = "DELETE FROM front_pravega_attributes WHERE topic = ? AND partition = ? AND id = ?"
             connection.execute(query, (topic, partition, update.attribute))
         else:
@@ -162,18 +163,18 @@ def _set_attributes(connection: Connection, topic: str, partition: int, updates:
 
 
 def require_none_merged(connection: Connection, topic: str) -> None:
-    """Raise HeldUp while something is being merged in pieces with a segment of a stream."""
+    """Raise HeldUp while a merge in pieces into a stream's segment is decided and has not ended."""
     query = "SELECT 1 FROM front_pravega_merges WHERE target = ? LIMIT 1"
     if connection.execute(query, (topic,)).fetchone() is not None:
         raise HeldUp(f"something is being merged with a segment of {topic}")
 
 
 def read_loose(connection: Connection, topics: Collection[str] | None) -> dict[str, Loose]:
-    """The segments of no stream, or those of them that are in ``topics``, by topic."""
+    """Return the loose segments by topic; only those in ``topics``, unless that is None."""
     rows = rows_named(connection, "SELECT topic, name, sealed FROM front_pravega_segments", "topic", topics)
     return {topic: Loose(name, bool(sealed)) for topic, name, sealed in rows}
 
 
 def add_loose(connection: Connection, name: str, topic: str) -> None:
-    """A segment of no stream is made, in the transaction that makes its topic."""
+    """Store a new loose segment, within the transaction that creates its topic."""
     connection.execute("INSERT INTO front_pravega_segments (name, topic) VALUES (?, ?)", (name, topic))

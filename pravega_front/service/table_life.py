@@ -1,9 +1,9 @@
-"""How table segments come and go: under which name their entries lie, how many there are, and what is left of those
-that were deleted.
+"""Creation and deletion of table segments: the stored names of their entries, their number, and removal of deleted
+entries.
 
-A table's entries are found by its ``stored`` name, which no other table ever has. So a deletion is one row that moves,
-however much the table holds: its name is free at once, and what it held is removed behind it, a slice at a time, by
-:class:`DroppedTables`. What is left to remove is durable, and the next start goes on with it.
+A table's entries are stored under its ``stored`` name, which no other table ever gets. So a deletion moves one row,
+however much the table holds: the table's name is free at once, and :class:`DroppedTables` removes the entries later, a
+slice at a time. The list of what is left to remove is durable, and the next start continues with it.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 _SLICE_ROWS = 500
 _SLICE_BYTES = 4 * 1024 * 1024
-"""What one transaction removes of tables that were deleted: others wait for the database meanwhile."""
+"""Most rows and bytes of deleted tables removed in one transaction, which blocks others."""
 _AGAIN_S = 1.0
 
 
 class TableMissing(LogError):
-    """There is no such table."""
+    """The table does not exist."""
 
 
 class TableExists(LogError):
-    """There is a table of that name."""
+    """The table exists already."""
 
 
 class TooManyTables(LogError):
-    """There are as many tables as there may be."""
+    """The limit of tables is reached."""
 
 
 def table_count(connection: Connection) -> int:
-    """How many tables there are, without counting them."""
+    """Return the stored number of tables, without counting rows."""
     return int(connection.execute("SELECT tables FROM front_pravega_table_count").fetchone()[0])
 
 
 def insert_table(connection: Connection, name: str, key_length: int, most: int) -> None:
-    """Make a table, inside a transaction; ``key_length``: bytes of all its keys, 0 any. There are ``most`` then at
-    most. Raises TableExists, TooManyTables."""
+    """Create a table, within a transaction. ``key_length``: length of all its keys in bytes, 0 for any. ``most``: limit
+    of tables. Raises TableExists, TooManyTables."""
     row = (name, key_length, uuid.uuid4().hex)
     query = "INSERT INTO front_pravega_tables VALUES (?, 0, ?, 0, ?, 0) ON CONFLICT (segment) DO NOTHING"
     if not connection.execute(query, row).rowcount:
@@ -57,7 +57,8 @@ def insert_table(connection: Connection, name: str, key_length: int, most: int) 
 
 
 def drop_table(connection: Connection, name: str) -> bool:
-    """Delete a table, inside a transaction; whether there was one. :class:`DroppedTables` is to be woken then."""
+    """Delete a table, within a transaction; return whether it existed. If it did, the caller wakes
+    :class:`DroppedTables` after the transaction."""
     query = "DELETE FROM front_pravega_tables WHERE segment = ? RETURNING stored"
     row = connection.execute(query, (name,)).fetchone()
     if row is None:
@@ -68,13 +69,13 @@ def drop_table(connection: Connection, name: str) -> bool:
 
 
 def drop_tables(connection: Connection, names: Sequence[str]) -> None:
-    """Delete those of some tables that there are."""
+    """Delete the tables among ``names`` that exist, within a transaction."""
     for name in names:
         drop_table(connection, name)
 
 
 def remove_slice(connection: Connection) -> bool:
-    """Remove a bounded part of what tables held that were deleted; whether more is left."""
+    """Remove a bounded part of the deleted tables' entries; return whether more is left."""
     rows, size = _SLICE_ROWS, _SLICE_BYTES
     while rows > 0 and size > 0:
         row = connection.execute("SELECT stored FROM front_pravega_dropped LIMIT 1").fetchone()
@@ -100,8 +101,8 @@ def remove_slice(connection: Connection) -> bool:
 
 
 class DroppedTables:
-    """Removes what deleted tables held. Call :meth:`start`, which goes on where the last process stopped, and
-    :meth:`close`."""
+    """Task that removes the entries of deleted tables. Call :meth:`start`, which continues where the last process
+    stopped, and :meth:`close`."""
 
     def __init__(self, db: Database, barrier: Barrier) -> None:
         self._db = db
@@ -110,16 +111,16 @@ class DroppedTables:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin with what is left."""
+        """Start the task."""
         self._wake.set()
         self._task = asyncio.create_task(self._work(), name="removal of deleted tables")
 
     def wake(self) -> None:
-        """A table was, or is being, deleted."""
+        """Note that a table was, or is being, deleted."""
         self._wake.set()
 
     async def close(self) -> None:
-        """Leave the rest to the next start."""
+        """Stop the task; the next start continues."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Table segments: keys, values and versions, in the node's database (docs/protocols/pravega.md, "Tables").
+"""Store of table segments: keys, values and versions, in the node's database (docs/protocols/pravega.md, "Tables").
 
-A version is the place of an entry in the log that the table would be: it only grows. Of that log only the latest entry
-of each key is kept, so a table takes no more room than its entries do, however often they are rewritten.
+A version is the entry's position in the log that the table would be, so it only grows. Only the latest entry of each
+key is stored, so a table takes no more space than its entries, however often they are rewritten.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ T = TypeVar("T")
 MAX_KEY = 8192
 MAX_VALUE = 1024 * 1024 - 8192
 MOST_READ = 8 * 1024 * 1024
-"""Most bytes of the keys and values that are asked for together."""
+"""Most bytes of keys and values in one answer of :meth:`TableStore.get`."""
 _ENTRY_HEAD = 17
-"""Bytes of the log that an entry takes besides key and value."""
+"""Bytes of an entry in the table's log besides key and value."""
 _FOUND_BYTES = 200
-"""What an entry that was found takes of memory besides its key and value, until the answer is written."""
+"""Memory of a read entry besides its key and value, until the answer is written."""
 _MOST_KEYS = 10_000
-"""Keys of one command: the database has others to serve."""
+"""Most keys in one command, since the database serves others, too."""
 _FEW_KEYS = 100
-"""Keys of a command that need not wait for others: of those with more, one at a time is with the database."""
+"""Most keys of a command that runs at once. Larger commands take turns at the database, one at a time."""
 _REMEMBERED = 1000
-"""Removed keys of a table that are known to have been there."""
+"""Most removed keys per table that are remembered."""
 _FORGET = (
     "DELETE FROM front_pravega_removed WHERE segment = ? AND version <= (SELECT version FROM front_pravega_removed "
     "WHERE segment = ? ORDER BY version DESC LIMIT 1 OFFSET ?)"
@@ -42,7 +42,7 @@ _FORGET = (
 
 
 class MoreRoom(LogError):
-    """What is asked for has ``size`` bytes, more than there was room for."""
+    """The answer has ``size`` bytes, more than the granted memory."""
 
     retriable = True
 
@@ -52,7 +52,7 @@ class MoreRoom(LogError):
 
 
 class NotWanted(LogError):
-    """Nobody waits for it any more."""
+    """The client no longer waits for the answer."""
 
 
 class TableNotEmpty(LogError):
@@ -60,7 +60,7 @@ class TableNotEmpty(LogError):
 
 
 class BadVersion(LogError):
-    """A key has another version than was said, or exists though it must not."""
+    """A key has another version than required, or exists although it must not."""
 
 
 class NoSuchKey(LogError):
@@ -72,7 +72,7 @@ _PUT_REMOVED = upsert("front_pravega_removed", "segment key", "version")
 
 
 class OtherLength(LogError):
-    """The table's log has another ``length`` than was said."""
+    """The table's log has another ``length`` than required."""
 
     def __init__(self, length: int) -> None:
         super().__init__(f"the table's length is {length}")
@@ -84,7 +84,7 @@ class TableRefused(LogError):
 
 
 class TableInfo(NamedTuple):
-    """What is known of a table."""
+    """Length of a table's log in bytes, its number of entries, and the length of its keys (0: any)."""
 
     length: int
     entries: int
@@ -92,21 +92,21 @@ class TableInfo(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Entries in the order asked for, and whether there were no more behind them."""
+    """Entries in the requested order; ``last`` if there are no more after them."""
 
     entries: list[TableEntry]
     last: bool
 
 
 class TableStore:
-    """Reads and changes tables; each call is one transaction, durable when it returns. All raise TableMissing."""
+    """Reads and changes tables. Each method is one transaction, durable when it returns, and raises TableMissing."""
 
     def __init__(
         self, db: Database, dropped: DroppedTables, room: Callable[[], int], max_bytes: int, max_page: int
     ) -> None:
         self._db = db
         self._dropped = dropped
-        # How many tables there may be now.
+        # Returns how many tables there may be now.
         self._room = room
         self._max_bytes = max_bytes
         self._max_page = max_page
@@ -115,7 +115,8 @@ class TableStore:
     async def _run_many(
         self, count: int, work: Callable[[Connection], T], wanted: Callable[[], bool] = lambda: True
     ) -> T:
-        """Have the database do what is about ``count`` keys. Raises NotWanted if that has changed meanwhile."""
+        """Run ``work`` on about ``count`` keys in the database. Raises NotWanted if the answer is no longer ``wanted``
+        when its turn comes."""
         if count <= _FEW_KEYS:
             return await self._db.run(work)
         async with self._many:
@@ -124,14 +125,14 @@ class TableStore:
             return await self._db.run(work)
 
     async def create(self, name: str, key_length: int = 0) -> None:
-        """Raises TableExists, TooManyTables, TableRefused (the name is too long)."""
+        """Create a table. Raises TableExists, TooManyTables, TableRefused (the name is too long)."""
         if len(name) > LONGEST_NAME:
             raise TableRefused(f"a name of {len(name)} characters, of {LONGEST_NAME} at most")
         most = self._room()
         await self._db.run(lambda connection: insert_table(connection, name, key_length, most))
 
     async def delete(self, name: str, must_be_empty: bool) -> None:
-        """Raises TableNotEmpty."""
+        """Delete a table. Raises TableNotEmpty."""
 
         def change(connection: Connection) -> None:
             if _table(connection, name).entries and must_be_empty:
@@ -144,7 +145,7 @@ class TableStore:
             self._dropped.wake()
 
     async def info(self, name: str) -> TableInfo:
-        """What is known of a table."""
+        """Return a table's length, number of entries and key length."""
 
         def read(connection: Connection) -> TableInfo:
             table = _table(connection, name)
@@ -153,14 +154,15 @@ class TableStore:
         return await self._db.run(read)
 
     async def update(self, name: str, entries: Sequence[TableEntry], at_length: int) -> list[int]:
-        """Set entries, all or none; gives their versions. ``at_length``: the table's length must be that, -1 any.
+        """Set entries, all or none; return their versions. ``at_length``: required length of the table's log, -1 for
+        any.
 
         Raises BadVersion, NoSuchKey, OtherLength, TableRefused.
         """
         _check_many(entries)
 
         def change(connection: Connection) -> list[int]:
-            rows = list(entries)  # here, where one command at a time is: they may be much more than what came
+            rows = list(entries)  # unpacked in the transaction: the list may be much larger than the frame
             for key, _, value in rows:
                 if not 0 < len(key) <= MAX_KEY or len(value) > MAX_VALUE:
                     raise TableRefused(f"a key of {len(key)} and a value of {len(value)} bytes")
@@ -217,9 +219,9 @@ class TableStore:
     async def get(
         self, name: str, keys: Sequence[TableKey], room: int, wanted: Callable[[], bool] = lambda: True
     ) -> list[TableEntry]:
-        """The entries of keys, in their order; one that does not exist has NO_VERSION and no value. They take
-        ``room`` bytes of memory at most. Raises TableRefused, MoreRoom; NotWanted if it is not ``wanted`` any more
-        when its turn has come."""
+        """Return the entries of keys, in their order; a missing key gets NO_VERSION and no value. They take at most
+        ``room`` bytes of memory. Raises TableRefused, MoreRoom; NotWanted if the answer is no longer ``wanted`` when
+        its turn comes."""
         _check_many(keys)
 
         def read(connection: Connection) -> list[TableEntry]:
@@ -242,8 +244,8 @@ class TableStore:
         return await self._run_many(len(keys), read, wanted)
 
     async def changed(self, name: str, position: int, count: int, room: int) -> tuple[Page, int]:
-        """Entries with versions from ``position`` on, in their order, and the position behind them. Raises
-        MoreRoom if not even one has place in ``room`` bytes, as :meth:`entries` does."""
+        """Return entries with versions from ``position`` on, in their order, and the position after them. Raises
+        MoreRoom if not even one fits into ``room`` bytes, as :meth:`entries` does."""
         rows = "SELECT key, version, value FROM front_pravega_entries WHERE segment = ? AND version >= ? "
 
         def read(connection: Connection) -> tuple[Page, int]:
@@ -256,7 +258,8 @@ class TableStore:
         return await self._db.run(read)
 
     async def entries(self, name: str, after: bytes, first: bytes, last: bytes, count: int, room: int) -> Page:
-        """Entries by their keys, behind ``after``, from ``first`` to ``last``; empty ones bound nothing."""
+        """Return entries in the order of their keys, after ``after``, from ``first`` to ``last``; an empty key is no
+        bound."""
         query = "SELECT key, version, value FROM front_pravega_entries WHERE segment = ? AND key > ? AND key >= ? "
 
         def read(connection: Connection) -> Page:
@@ -269,7 +272,7 @@ class TableStore:
         return await self._db.run(read)
 
     def _page(self, connection: Connection, query: str, values: tuple[object, ...], count: int, room: int) -> Page:
-        """At most ``count`` entries, which take ``room`` bytes of memory together at most."""
+        """Return at most ``count`` entries, which take at most ``room`` bytes of memory together."""
         count = max(1, min(count, self._max_page))
         found: list[TableEntry] = []
         left = room
@@ -291,7 +294,7 @@ def _check_many(keys: Sequence[object]) -> None:
 
 
 class _Row(NamedTuple):
-    """What is kept of a table: the name of its entries, and lengths in bytes."""
+    """A table's row: the stored name of its entries, and lengths in bytes."""
 
     stored: str
     length: int
@@ -320,7 +323,8 @@ def _value_length(connection: Connection, stored: str, key: bytes) -> int | None
 
 
 def _check(connection: Connection, stored: str, key: bytes, version: int, key_length: int) -> None:
-    """``key_length``: bytes of all keys of the table, 0 any; of such tables Pravega never says that one is missing."""
+    """Check a key's version. ``key_length``: length of all keys of the table, 0 for any. For tables with a key length
+    Pravega never answers that a key is missing."""
     if version == ANY_VERSION:
         return
     query = "SELECT version FROM front_pravega_entries WHERE segment = ? AND key = ?"

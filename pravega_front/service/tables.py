@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _PAGE_BYTES = 4 * 1024 * 1024
 """Most bytes of keys and values of one page."""
 _SMALL_PAGE = 64 * 1024
-"""What a page has at least, while memory is short, if there is so much."""
+"""Memory granted to a page at least, while memory is short."""
 
 
 def register(store: SegmentStore, db: Database, dropped: DroppedTables) -> None:
-    """Have these commands answered."""
+    """Register the handlers of these commands."""
     settings = store.settings
     room = store.segments.room_for_tables
     tables = _Tables(TableStore(db, dropped, room, settings.table_bytes, settings.table_page))
@@ -137,15 +137,15 @@ class _Tables:
 
         async def read(room: int) -> wire.Command:
             page, behind = await self._tables.changed(name, request.from_position, request.suggested_count, room)
-            # Nothing has to be cleared: what a reader has, and was removed since, its writers' own entries tell it.
+            # should_clear is False: the reader learns of removals from its writers' own entries, and needs no reset.
             return wire.TableEntriesDeltaRead(number, name, page.entries, False, page.last, behind)
 
         return await _within(connection, read)
 
 
 async def _within(connection: Connection, read: Callable[[int], Awaitable[wire.Command]]) -> Encoded | None:
-    """The answer that ``read`` makes, told how many bytes it may hold; it is the connection's turn, and its client has
-    taken what was read before. None if nobody hears it."""
+    """Encode the answer of ``read``, which gets the bytes it may hold. Waits for the connection's turn and until its
+    client has taken earlier answers. None if the client no longer listens."""
     least = _SMALL_PAGE
     while True:
         async with connection.reads.room(max(least, _PAGE_BYTES), least) as room:

@@ -1,4 +1,4 @@
-"""One transaction, and what a commit does with each of its segments (docs/protocols/pravega.md, "Transactions")."""
+"""One transaction, and the commit of each of its segments (docs/protocols/pravega.md, "Transactions")."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from pravega_front.service.segment import Segment
 
 _PIECE = 8 * 1024 * 1024
-"""Bytes of a transaction that are appended to a parent in one batch."""
+"""Most bytes of a transaction that are appended to a parent in one batch."""
 ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
 
 
 class Transaction(Struct, eq=False):
-    """One transaction; ``parents`` are the numbers of the segments it may write to. Times in ms."""
+    """A stream's transaction; ``parents`` are the numbers of the segments it may write to. Times are in ms unless
+    stated."""
 
     topic: str
     high: int
@@ -34,40 +35,40 @@ class Transaction(Struct, eq=False):
     hidden: str
     parents: list[int]
     decided: int = 0
-    """The place of its end among those of its stream, once that is decided."""
+    """Sequence number of the decision among those of its stream; 0 before it."""
     merged: set[int] = field(default_factory=set)
-    """Places among ``parents`` that a commit is known to have appended."""
+    """Indexes into ``parents`` of the segments that the commit has appended."""
     deadline: float = 0.0
-    """Monotonic clock in seconds."""
+    """End of the lease (monotonic clock, s)."""
     look_at: float = 0.0
-    """When the database is asked whether it was pinged at another node (monotonic clock, s)."""
+    """When to ask the database whether it was pinged at another node (monotonic clock, s)."""
     pings: int = 0
-    """Of other nodes, as far as that was asked for."""
+    """Pings at other nodes, as of the last look into the database."""
     deciding: asyncio.Task[None] | None = None
-    """While it is made durable how the transaction ends."""
+    """Task that makes the decision durable, while it runs."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def epoch(self) -> int:
-        """The stream's epoch in which it began."""
+        """Return the epoch of the stream in which the transaction began."""
         return self.high >> 32
 
     @property
     def hex_id(self) -> str:
-        """Its id as it stands in names of segments."""
+        """Return the transaction's id as in its segments' names."""
         return f"{self.high & (1 << 64) - 1:016x}{self.low & (1 << 64) - 1:016x}"
 
 
 async def append_to_parent(transaction: Transaction, segment: Segment, parent: Segment, account: Account) -> None:
-    """Append a transaction's segment to its parent, or the part of it that is not there yet: as one batch where it fits
-    into one, else as a transaction of the log. What is held meanwhile counts in ``account``. Raises LogError."""
+    """Append a transaction's segment, or the part of it that is missing there, to its parent: as one batch if it fits
+    into one, else as a transaction of the log. Memory counts in ``account`` meanwhile. Raises LogError."""
     size = await segment.length()
     if not size:
         return
     writer_id = blake2b(segment.name.encode(), digest_size=16).digest()
     await parent.log.ready()
     last = parent.log.last(LedgerKind.EVENT_NUMBER, writer_id)
-    # What is read at once, twice that where pieces meet, and the batch that is made of it.
+    # One read, a second one where pieces meet, and the batch encoded from them.
     held = 3 * min(size, _PIECE)
     account.take(Kind.READS, held)
     try:
@@ -80,7 +81,7 @@ async def append_to_parent(transaction: Transaction, segment: Segment, parent: S
                     stamp = EventStamp(writer_id, 1, whole.events, -1)
                     await appended(parent, whole.parts, whole.size, stamp, claims=whole.claims, admitted=True)
                 return
-        part = InTransaction(transaction.low, -1)  # its parts are told apart by their numbers, not by epochs
+        part = InTransaction(transaction.low, -1)  # the epoch is unused: parts differ by their numbers
         done = 0 if last is None else last.number
         number = 0
         async for piece in appends_of(segment, _PIECE):

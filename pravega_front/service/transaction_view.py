@@ -1,4 +1,4 @@
-"""What the node tells people of the transactions of Pravega's writers: by their streams and ids."""
+"""View of the transactions of Pravega's writers for operators, by stream and id."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _PATIENCE_S = 2.0
 
 
 class LiveTransactions:
-    """See :class:`bridges.catalog.transaction_view.TransactionDirectory`. Names are ``SCOPE/STREAM/ID``, the id as in
-    names of segments; a timeout is the lease, which pings renew: one that is pinged may be open for longer."""
+    """Implementation of :class:`bridges.catalog.transaction_view.TransactionDirectory`. A transaction's name is
+    ``SCOPE/STREAM/ID``, with the id as in its segments' names. The timeout is the lease; since pings renew it, a
+    transaction may be open for longer."""
 
     def __init__(self, transactions: Transactions, catalog: Catalog) -> None:
         self._service = transactions
@@ -44,7 +45,7 @@ class LiveTransactions:
         return self.view(transactional_id)
 
     def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:
-        # The log has an open transaction while a large one is appended.
+        # While a large transaction is committed, the partition's log has an open transaction, too.
         for one in self._service.open.of(topic):
             yield self._view(one) if partition in one.parents else None
 
@@ -54,7 +55,7 @@ class LiveTransactions:
             raise TransactionNotFound(f"there is no open transaction {transactional_id!r}")
         if not await self._service.abort(found):
             raise NothingToAbort(f"it was decided that {transactional_id!r} is committed")
-        with suppress(TimeoutError):  # the view says so
+        with suppress(TimeoutError):  # the view shows whether it has ended
             async with asyncio.timeout(_PATIENCE_S):
                 await found.ended.wait()
         return self._view(found)

@@ -1,9 +1,10 @@
-"""Transactions: their segments, their leases, and how they end (docs/protocols/pravega.md, "Transactions").
+"""Transactions: their segments, their leases, and their commits and aborts (docs/protocols/pravega.md,
+"Transactions").
 
-What a transaction writes lies in the partitions of a hidden topic, one for each segment of the stream. Its commit is
-decided in the database and then carried out, as often as it takes: each of its segments is appended to its parent, as
-one batch where it fits into one, else as a transaction of the log that ends with a marker. The ledger of the parent
-knows how far that has come, so a commit that was interrupted goes on where it stopped. An abort deletes the topic.
+A transaction writes to the partitions of a hidden topic, one per segment of the stream. A commit is first decided in
+the database and then carried out, with retries: each segment is appended to its parent, as one batch if it fits into
+one, else as a transaction of the log that ends with a marker. The parent's ledger shows how far that has come, so an
+interrupted commit continues where it stopped. An abort deletes the topic.
 """
 
 from __future__ import annotations
@@ -44,28 +45,28 @@ log = structlog.get_logger(__name__)
 
 _HIDDEN = "_pravega.transaction-"
 _MOVED = 1000
-"""What is moved in one transaction of the database of what earlier versions kept."""
+"""Most rows handled in one transaction of the database."""
 _TRIES = 20
 _LOOKS = 0.25
-"""Part of a lease after which the database is asked whether a transaction was pinged at another node."""
+"""Fraction of a lease after which the database is asked whether a transaction was pinged at another node."""
 _ONE = "WHERE topic = ? AND high = ? AND low = ?"
 _AGAIN = (LogUnavailable, DatabaseError)
 _AT_ONCE = 4
-"""Commits that are carried out at the same time: each holds a piece in memory."""
+"""Most concurrent commits: each holds a piece in memory."""
 
 
 class TooManyOpen(LogError):
-    """There are as many open transactions as there may be."""
+    """The limit of open transactions is reached, or the stream's segments are being changed."""
 
     retriable = True
 
 
 class LeaseRefused(LogError):
-    """A lease is too short or too long."""
+    """The requested lease is too short or too long."""
 
 
 class _Row(NamedTuple):
-    """A transaction as the database has it."""
+    """A transaction's row in the database."""
 
     topic: str
     high: int
@@ -81,15 +82,15 @@ class _Row(NamedTuple):
 
 
 class _Moved(LogError):
-    """The stream has other segments by now."""
+    """The stream has other segments than when the transaction began to be created."""
 
 
 class Transactions:
-    """The transactions of a node. Call :meth:`load` first.
+    """Transactions of all streams. Call :meth:`load` first.
 
-    Where several nodes share the work, each knows all that are open, and any of them may decide how one ends. A commit
-    is carried out by the owners of the segments, each for its own, in the order of the decisions; whoever is the last
-    ends it for all. The owner of the first of its segments ends its lease, and aborts.
+    In a cluster each node knows all open transactions, and any node may decide how one ends. The owners of a
+    transaction's segments carry out its commit, each for its own segments, in the order of the decisions; the last one
+    to finish marks it as ended. The owner of its first segment ends its lease, and aborts.
     """
 
     def __init__(self, node: NodeServices, settings: PravegaSettings, segments: Segments) -> None:
@@ -98,10 +99,10 @@ class Transactions:
         self._segments = segments
         self.open = segments.transactions
         self.timed_out = 0
-        """Transactions that were aborted since their lease had ended."""
+        """Number of transactions aborted because their lease had ended."""
         self._owners = segments.owners
         self._tasks = TaskSet()
-        # By stream: who carries out what was decided of it, and whether there is more than was seen.
+        # By stream: the task that carries out decisions, and the streams with decisions it has not seen.
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._more: set[str] = set()
         self._changing: dict[str, int] = {}
@@ -113,7 +114,7 @@ class Transactions:
         self._closing = False
 
     async def load(self) -> None:
-        """Know all transactions, and carry out what was decided. Those that are open get a whole lease."""
+        """Read all transactions and carry out the decided ones. Open ones get a whole lease again."""
         await self._move_ended()
         self._node.db.changes.mirror(FOLLOWED, _read, self._follow)
         rows = await self._node.db.run(lambda connection: _read(connection, None))
@@ -121,7 +122,7 @@ class Transactions:
         self._node.catalog.on_change.append(self._changed)
         self._node.owners.on_gained.append(self._gained)
         self._follow(rows, None)
-        # A creation that a crash cut short has left a topic of nobody.
+        # A creation interrupted by a crash has left a topic without a transaction.
         for name in list(self._node.catalog.hidden):
             if name.startswith(_HIDDEN) and self.open.in_hidden(name) is None:
                 try:
@@ -130,7 +131,8 @@ class Transactions:
                     log.warning("what a transaction left is deleted by the next start", topic=name, reason=str(error))
 
     async def _move_ended(self) -> None:
-        """Earlier versions kept those that have ended with the others, a number of each stream."""
+        """Migrate ended transactions, which earlier versions kept together with the open ones, to the table of
+        outcomes."""
         topics = self._node.catalog.topics
 
         def move(connection: Connection) -> bool:
@@ -148,7 +150,7 @@ class Transactions:
             pass
 
     async def close(self) -> None:
-        """Carry on with nothing; the next start does."""
+        """Stop; the next start continues."""
         self._closing = True
         await self._beginnings.drain()
         workers = list(self._workers.values())
@@ -160,7 +162,7 @@ class Transactions:
     # --- what other nodes do ---------------------------------------------------------------------------------------
 
     def _follow(self, found: dict[str, _Row], names: Collection[str] | None) -> None:
-        """Have memory be as the database says."""
+        """Update memory with other nodes' changes."""
         for hidden in (self.open.hidden() if names is None else set(names)) - found.keys():
             one = self.open.in_hidden(hidden)
             if one is not None:
@@ -182,7 +184,7 @@ class Transactions:
             self._take_decision(one, TxnState(row.state), row.decided)
 
     def _gained(self, slots: Collection[int]) -> None:
-        """This node is the owner of more: what others have left undone is its to do."""
+        """Take over the work of slots that this node has gained."""
         gained = set(slots)
         for one in self.open:
             if self._owners.slot_of(one.hidden, 0) in gained:
@@ -195,13 +197,13 @@ class Transactions:
         transaction.deadline, transaction.look_at = now + lease, now + lease * _LOOKS
 
     def ends(self, transaction: Transaction) -> bool:
-        """Whether this node is the one that ends its lease, and aborts it."""
+        """Return whether this node is the one that ends the transaction's lease, and aborts it."""
         return self._owners.is_mine(transaction.hidden, 0)
 
     # --- for callers -----------------------------------------------------------------------------------------------
 
     async def get(self, topic: Topic, high: int, low: int) -> Transaction | None:
-        """A transaction of a stream; of one that has ended only how. None if there never was one, or too many have
+        """Return a stream's transaction; an ended one has only its state. None if it never existed, or too many have
         ended since."""
         found = self.open.get(topic.name, high, low)
         if found is not None:
@@ -210,18 +212,17 @@ class Transactions:
         return None if state is None else Transaction(topic.name, high, low, state, 0, 0, "", [])
 
     async def ended(self, topic: Topic) -> list[tuple[int, int, TxnState]]:
-        """Those of a stream that have ended, as (high, low, how): the last thousand that are known."""
+        """Return a stream's ended transactions as (high, low, state), at most the last thousand."""
         return await self._node.db.run(partial(outcomes, topic_id=topic.topic_id))
 
     def check_lease(self, lease_ms: int) -> None:
-        """Raise LeaseRefused unless a transaction may have such a lease."""
+        """Raise LeaseRefused unless a transaction may have this lease."""
         low, high = self._settings.transaction_min_lease_ms, self._settings.transaction_max_lease_ms
         if not low <= lease_ms <= high:
             raise LeaseRefused(f"a lease is of {low} to {high} ms, not of {lease_ms}")
 
     async def begin(self, topic: Topic, lease_ms: int) -> Transaction:
-        """Begin a transaction, whose segments can be written to when this returns. Raises LeaseRefused, TooManyOpen,
-        LogError."""
+        """Begin a transaction, whose segments exist when this returns. Raises LeaseRefused, TooManyOpen, LogError."""
         self.check_lease(lease_ms)
         if len(self.open) >= self._settings.transactions:
             raise TooManyOpen(f"there are {self._settings.transactions} open transactions")
@@ -268,7 +269,7 @@ class Transactions:
         def also(connection: Connection) -> None:
             there = connection.execute("SELECT epoch FROM topics WHERE name = ?", (topic.name,)).fetchone()
             if there != (epoch,):
-                raise _Moved(f"{topic.name} has changed")  # by another node, or it is gone
+                raise _Moved(f"{topic.name} has changed")  # changed by another node, or deleted
             connection.execute(
                 "INSERT INTO front_pravega_transactions "
                 "(topic, high, low, state, lease_ms, created_ms, hidden, parents) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -279,7 +280,7 @@ class Transactions:
             self._renew(found)
             self.open.add(found)
 
-        # What its stream demands is looked at when the events are written: what is committed is refused no more.
+        # The hidden topic has the stream's demands, so events are checked when written, and a commit is never refused.
         config = {**demands(topic.config), **KEEP}
         beside = Beside(topic.topic_id.bytes, tuple(parents))
         await catalog.create_topic(
@@ -288,7 +289,7 @@ class Transactions:
         return found
 
     async def ping(self, transaction: Transaction, lease_ms: int) -> None:
-        """The transaction is wanted for ``lease_ms`` more. Raises an error of the database."""
+        """Renew the transaction's lease with ``lease_ms``. Raises an error of the database."""
         transaction.lease_ms = lease_ms
         self._renew(transaction)
         if not self.ends(transaction):
@@ -300,24 +301,25 @@ class Transactions:
             await self._node.db.run(lambda connection: connection.execute(change, row))
 
     def is_overdue(self, transaction: Transaction) -> bool:
-        """Whether it has been open for longer than any may."""
+        """Return whether the transaction has been open for longer than ``transaction_max_execution_ms``."""
         return transaction.created_ms + self._settings.transaction_max_execution_ms < time.time_ns() // 1_000_000
 
     async def commit(self, transaction: Transaction) -> bool:
-        """Decide that it is committed, durably, unless it was decided otherwise; whether it is. It is carried out in
-        the background, those of a stream one after the other, in the order of the decisions. Raises LogError."""
+        """Decide durably to commit, unless an abort was decided before; return whether it is committed. The commit
+        is carried out in the background, one after the other per stream, in the order of the decisions. Raises
+        LogError."""
         await self._decided(transaction, TxnState.COMMITTING)
         return transaction.state in (TxnState.COMMITTING, TxnState.COMMITTED)
 
     async def abort(self, transaction: Transaction) -> bool:
-        """Decide that nothing of it is ever seen, as :meth:`commit` does."""
+        """Decide durably to abort, like :meth:`commit`; return whether it is aborted."""
         await self._decided(transaction, TxnState.ABORTING)
         return transaction.state in (TxnState.ABORTING, TxnState.ABORTED)
 
     async def _decided(self, transaction: Transaction, wanted: TxnState) -> None:
-        """Return when it is durable how a transaction ends: as wanted, or as others wanted before."""
+        """Wait until it is durable how the transaction ends: as ``wanted``, or as was decided before."""
         if transaction.state is TxnState.OPEN and transaction.deciding is None:
-            # A task of its own: a caller who goes away must not leave half a decision.
+            # A task of its own, because cancelling the caller must not interrupt the decision.
             transaction.deciding = self._tasks.spawn(self._decide(transaction, wanted))
         if transaction.deciding is not None:
             await asyncio.shield(transaction.deciding)
@@ -330,7 +332,7 @@ class Transactions:
         def decide(connection: Connection) -> tuple[TxnState, int]:
             query = f"SELECT state, decided FROM front_pravega_transactions {_ONE}"
             row = connection.execute(query, key).fetchone()
-            if row is None:  # another node was first, and has carried it out, or its stream is gone
+            if row is None:  # another node has decided and carried it out, or the stream is gone
                 found = (
                     None if topic is None else outcome(connection, topic.topic_id, transaction.high, transaction.low)
                 )
@@ -347,7 +349,7 @@ class Transactions:
         def decided(found: tuple[TxnState, int]) -> None:
             state, number = found
             if transaction.state is not TxnState.OPEN:
-                return  # its stream was deleted meanwhile, or another node has told
+                return  # the stream was deleted meanwhile, or another node's decision came first
             if state in ENDED:
                 self._ended(transaction, state)
             else:
@@ -359,13 +361,13 @@ class Transactions:
             transaction.deciding = None
 
     def _take_decision(self, transaction: Transaction, state: TxnState, number: int) -> None:
-        """It is durable how a transaction ends."""
+        """Apply a durable decision in memory, and have it carried out."""
         transaction.state, transaction.decided = state, number
         if state is TxnState.COMMITTING:
             for place in self._own_places(transaction):
                 segment = self._own_segment(transaction, place)
                 if segment is not None:
-                    segment.loose_sealed = True  # what was acknowledged until now is part of it
+                    segment.loose_sealed = True  # everything acknowledged until now is committed
         self._wake(transaction.topic)
 
     def _ended(self, transaction: Transaction, state: TxnState) -> None:
@@ -375,11 +377,11 @@ class Transactions:
 
     @asynccontextmanager
     async def settled(self, topic: str) -> AsyncIterator[Also | None]:
-        """No transaction of a stream is open in here: they are waited for, then aborted, and meanwhile none begins.
+        """Keep transactions of a stream out: open ones are waited for, then aborted, and none begins inside.
 
-        A transaction is appended to the segments that there were when it began, so whoever seals one, through whichever
-        protocol, does it in here; a commit that was accepted has always been carried out before. What other nodes may
-        begin meanwhile is seen by the transaction that seals.
+        A transaction is appended to the segments that existed when it began. So every seal of a segment, through any
+        protocol, happens inside, after all accepted commits are carried out. A transaction that another node begins
+        meanwhile is detected by the database transaction that seals.
         """
         self._changing[topic] = self._changing.get(topic, 0) + 1
         try:
@@ -403,7 +405,7 @@ class Transactions:
                 del self._changing[topic]
 
     def _changed(self, change: Change) -> None:
-        """A stream's transactions go with it: another of its name has nothing to do with them."""
+        """Drop a deleted stream's transactions: a recreated stream does not have them."""
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             for one in self.open.of(change.topic.name):
                 self._stream_gone(one)
@@ -412,27 +414,27 @@ class Transactions:
         self.open.forget(transaction)
         if transaction.state not in ENDED:
             transaction.state = TxnState.ABORTING
-            transaction.ended.set()  # what is left to do concerns nobody
+            transaction.ended.set()  # releases the waiters: only clean-up is left
         if self.ends(transaction):
             self._tasks.spawn(self._clear(transaction))
         else:
             self.open.remove(transaction)
 
     async def abort_all(self, topic: str) -> None:
-        """Abort the open transactions of a stream, and return when all have ended."""
+        """Abort the open transactions of a stream, and wait until all have ended."""
         for one in self.open.of(topic):
             await self.abort(one)
             await one.ended.wait()
 
     async def expire(self, now_ms: int) -> None:
-        """A chore: abort what was not pinged in time."""
+        """Abort the transactions whose lease has ended, or that are overdue. A chore."""
         now = time.monotonic()
         mine = [one for one in self.open if one.state is TxnState.OPEN and one.deciding is None and self.ends(one)]
         await self._look_for_pings([one for one in mine if min(one.look_at, one.deadline) < now])
         await self._rounds.each([one for one in mine if one.deadline < now or self.is_overdue(one)], self._expire)
 
     async def _look_for_pings(self, transactions: list[Transaction]) -> None:
-        """Ask what other nodes were told."""
+        """Read from the database which transactions were pinged at other nodes."""
         for first in range(0, len(transactions), _MOVED):
             some = transactions[first : first + _MOVED]
             keys = [_key(one) for one in some]
@@ -458,7 +460,7 @@ class Transactions:
     # --- carrying out ----------------------------------------------------------------------------------------------
 
     def _wake(self, topic: str) -> None:
-        """Have carried out what was decided of a stream, in that order."""
+        """Start the task that carries out a stream's decisions in their order, or have it look again."""
         if topic in self._workers:
             self._more.add(topic)
         elif not self._closing:
@@ -487,9 +489,9 @@ class Transactions:
             raise LogError("the end of a transaction failed unexpectedly") from error
 
     async def _end(self, transaction: Transaction) -> None:
-        """Do this node's part of what was decided of a transaction."""
+        """Do this node's part of a decided commit or abort."""
         if transaction.topic not in self._node.catalog.topics:
-            return  # its stream is gone, and what it would be part of
+            return  # the stream was deleted
         if transaction.state is TxnState.COMMITTING:
             places = self._own_places(transaction)
             for place in places:
@@ -503,7 +505,7 @@ class Transactions:
             await self._clear(transaction)
 
     async def _merge(self, transaction: Transaction, place: int) -> None:
-        """Append one of its segments to the one that it is of."""
+        """Append one segment of the transaction to its parent."""
         number = transaction.parents[place]
         segment = self._own_segment(transaction, place)
         parent = self._segments.find(self.open.parent_name(transaction, number) or "")
@@ -511,11 +513,11 @@ class Transactions:
             raise LogError(f"a segment of transaction {transaction.hex_id} cannot be found")
         segment.loose_sealed = True
         await self._segments.merges.ended_with(transaction.hidden)
-        await segment.quiet()  # what is acknowledged is part of it
+        await segment.quiet()  # everything acknowledged is committed
         await append_to_parent(transaction, segment, parent, self._account)
 
     async def _store_merged(self, transaction: Transaction, places: Sequence[int]) -> bool:
-        """Write down which of its segments are appended; whether these were the last."""
+        """Store which segments are appended; return whether these were the last."""
         topic = self._node.catalog.topics.get(transaction.topic)
         note = self._node.db.changes.note(FOLLOWED, [transaction.hidden])
         key = _key(transaction)
@@ -523,7 +525,7 @@ class Transactions:
         def store(connection: Connection) -> bool:
             row = connection.execute(f"SELECT merged FROM front_pravega_transactions {_ONE}", key).fetchone()
             if row is None:
-                return True  # of a stream that is deleted, or it was done before, and nobody was told
+                return True  # the stream was deleted, or an earlier call did it and was cut off
             merged = {*json.loads(row[0]), *places}
             if len(merged) < len(transaction.parents):
                 change = f"UPDATE front_pravega_transactions SET merged = ? {_ONE}"
@@ -548,14 +550,14 @@ class Transactions:
         await self._node.db.run(store)
 
     async def _clear(self, transaction: Transaction) -> None:
-        """Nobody asks for what it has written any more."""
+        """Delete the transaction's hidden topic."""
         self.open.remove(transaction)
         work = partial(self._node.catalog.delete_topic, transaction.hidden)
         with suppress(TopicNotFound):
             await carry_out(work, asyncio.Semaphore(1), _AGAIN, "deletion of a transaction", topic=transaction.topic)
 
     def _own_places(self, transaction: Transaction) -> list[int]:
-        """The places of its segments that this node has to append still."""
+        """Return the places of the segments that this node has yet to append."""
         is_mine = self._owners.is_mine
         count = len(transaction.parents)
         return [at for at in range(count) if at not in transaction.merged and is_mine(transaction.hidden, at)]
@@ -565,14 +567,14 @@ class Transactions:
 
 
 def _read(connection: Connection, hidden: Collection[str] | None) -> dict[str, _Row]:
-    """The transactions that have not ended, or those of them that are in these topics, by topic."""
+    """Return the transactions that have not ended, by hidden topic; only those in ``hidden``, unless that is None."""
     query = f"SELECT {', '.join(_Row._fields)} FROM front_pravega_transactions"
     rows = (_Row(*row) for row in rows_named(connection, query, "hidden", hidden))
     return {row.hidden: row for row in rows if row.state not in ENDED}
 
 
 def _store_end(connection: Connection, transaction: Transaction, topic: Topic | None, state: TxnState) -> None:
-    # Of a stream that is deleted nothing is left to tell of.
+    # No outcome is kept for a deleted stream.
     deleted = connection.execute(f"DELETE FROM front_pravega_transactions {_ONE}", _key(transaction)).rowcount
     if deleted and topic is not None:
         keep(connection, topic.topic_id, transaction.high, transaction.low, state)

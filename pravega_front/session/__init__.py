@@ -1,1 +1,1 @@
-"""One connection to the segment store: its commands, the writers that are set up on it, and its reads."""
+"""One connection to the segment store: its commands, its writers, and its reads."""

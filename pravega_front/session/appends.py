@@ -1,4 +1,4 @@
-"""The writers that are set up on one connection, and what they append: blocks, their ends, conditional appends."""
+"""Writers of one connection and their appends: blocks, block ends, conditional appends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 BLOCK, BLOCK_END = wire.AppendBlock.code, wire.AppendBlockEnd.code
 _WRITER_BYTES = 1024
-"""What a writer that was set up counts with in the budget."""
+"""Memory counted for a writer that was set up."""
 
 
 class Appends:
-    """The writers of one connection, by their ids."""
+    """Writers of one connection, by id."""
 
     __slots__ = ("_block", "_connection", "_waits", "_writers", "gathering")
 
@@ -36,28 +36,28 @@ class Appends:
         self._connection = connection
         self._writers: dict[bytes, Appender] = {}
         self.gathering: dict[Appender, None] = {}
-        """Those that have gathered appends in this turn of the event loop."""
-        # A block whose end has not come: its writer, its bytes, the size of its frame, and when it came.
+        """Writers that have gathered appends in this turn of the event loop."""
+        # An unfinished block: its writer, its bytes, the size of its frame, and when it came.
         self._block: tuple[bytes, Buffer, int, float] | None = None
         self._waits = UsefulWaits(connection.server.turn)
 
     @property
     def block_since(self) -> float | None:
-        """When a block came whose end has not (monotonic clock); None if there is none."""
+        """Return the arrival time of an unfinished block (monotonic clock); None if there is none."""
         return None if self._block is None else self._block[3]
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the frame of a block whose end has not come; 0 if there is none."""
+        """Return the size of an unfinished block's frame in bytes; 0 if there is none."""
         return 0 if self._block is None else self._block[2]
 
     async def set_up(self, request: wire.SetupAppend, until: float | None) -> wire.Command | None:
-        """Set a writer up, whose token is valid ``until`` (wall clock, s; None: for ever). Raises Protest, LogError."""
+        """Set up a writer, whose token is valid ``until`` (wall clock, s; None: for ever). Raises Protest, LogError."""
         connection = self._connection
         server = connection.server
         quota = server.quotas.produce
         if quota.in_force:
-            # Whoever comes anew waits behind those that have used it up.
+            # A client that has used up its quota must not evade it with a new connection.
             await self._waits.on(turn(quota.bucket(connection.principal.name, None)))
         segment = await server.segments.here(request.segment) or await self._mark(request.segment)
         if segment is None:
@@ -68,7 +68,7 @@ class Appends:
             if not segment.is_counted:
                 await self._waits.on(segment.length())
             last = await _last_number(segment, request.writer_id)
-            await segment.length()  # from now on it is known with every append
+            await segment.length()  # from now on the log keeps it up to date
         except LogDeleted:
             return wire.NoSuchSegment(request.request_id, request.segment, "", -1)
         traffic = None if segment.loose else server.metrics.topic(segment.topic)
@@ -93,7 +93,8 @@ class Appends:
         return wire.AppendSetup(request.request_id, request.segment, request.writer_id, number)
 
     async def _mark(self, name: str) -> Segment | None:
-        """The segment of a stream's watermarks, which Java's readers set themselves up for, though they never write."""
+        """Return a stream's watermark segment, creating it if missing: Java's readers set up a writer for it, though
+        they never write."""
         topic = self._connection.server.segments.marked(name)
         try:
             return None if topic is None else await self._connection.server.segments.make_mark(topic)
@@ -101,7 +102,7 @@ class Appends:
             return None
 
     def start(self, code: int, frame: bytes | bytearray, arrived: float) -> None:
-        """A block or the end of one: what most frames are, with as little as possible done for each."""
+        """Handle a block or a block end, which most frames are, with as little work as possible."""
         try:
             if code == BLOCK:
                 self._begin_block(frame, arrived)
@@ -112,14 +113,14 @@ class Appends:
             self._connection.protest(error, command=code, bytes=len(frame))
 
     def conditional(self, slot: Slot, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, data: Buffer) -> None:
-        """Append if the segment ends where the writer says. Raises Protest, Refused."""
+        """Append if the segment ends where the writer expects. Raises Protest, Refused."""
         if self._block is not None:
             raise Protest("a block was not ended")
         writer = self._writer(command.writer_id)
         if self._expired(writer):
             raise Refused("the token of a writer has expired", True)
         parts = [data] if len(data) else []
-        held, slot._size = slot._size, 0  # which is counted with the append from now on
+        held, slot._size = slot._size, 0  # counted with the append from now on
         try:
             writer.append_at(
                 parts, command.event_number, command.request_id, held, slot.arrived, command.expected_offset
@@ -136,13 +137,13 @@ class Appends:
             self._connection.charge(quota, size)
 
     def flush(self) -> None:
-        """Append what was gathered."""
+        """Hand the gathered appends to the log."""
         gathering, self.gathering = self.gathering, {}
         for writer in gathering:
             writer.flush()
 
     def end(self) -> None:
-        """The connection has ended."""
+        """Drop all writers: the connection has ended."""
         self._waits.end()
         for writer in self._writers.values():
             writer.ended = True
@@ -195,7 +196,7 @@ class Appends:
             writer.append(parts, end.last_event_number, end.num_events, end.request_id, held, arrived)
             self._charge(held)
         except (Protest, WireError):
-            self._connection.release(held - len(frame))  # the block's; whoever called this one has the frame's
+            self._connection.release(held - len(frame))  # the block's bytes; the caller releases the frame's
             raise
 
     def _begun(self, append: Appending) -> None:
@@ -207,7 +208,7 @@ class Appends:
         connection.server.appends.many(append.appends, monotonic() - append.arrived, held)
         slot._size = held
         if connection.closed and not slot._done:
-            # The connection has forgotten its requests; the bytes were held until now.
+            # The connection has dropped its slots already, but not these bytes.
             slot._done = True
             slot._size = 0
             connection.release(held)
@@ -216,7 +217,7 @@ class Appends:
 
 
 async def _last_number(segment: Segment, writer_id: bytes) -> int | None:
-    """The number of a writer's last event that is durable; None if there is none. Raises LogError."""
+    """Return the number of a writer's last durable event; None if there is none. Raises LogError."""
     log = segment.log
     while True:
         await log.ready()

@@ -1,7 +1,7 @@
-"""One connection to the segment store: frames in, answers out as they come.
+"""Connection to the segment store: decodes frames, runs their commands, and sends the answers as they come.
 
 Answers do not wait for one another: a read may be parked for hours while appends and other reads go on over the same
-connection. Those of one writer are in the order of its appends.
+connection. Only the answers to one writer keep the order of its appends.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Requests up to this size are read on the event loop, longer ones in a thread, but for those that hold bytes only.
+#: Frames up to this size are decoded on the event loop, longer ones in a thread, except commands that are mostly data.
 _SHORT_BYTES = 32 * 1024
 _BYTES_ONLY = frozenset((wire.ConditionalAppend.code, wire.ConditionalBlockEnd.code))
-#: Those with lists of small things take longer for their bytes.
+#: The same limit for commands with lists, which take longer per byte.
 _SHORT_LIST_BYTES = 4 * 1024
 _LISTS = frozenset(
     one.code
@@ -51,22 +51,22 @@ _LISTS = frozenset(
         wire.MergeSegmentsBatch,
     )
 )
-#: Things of an answer up to which it is written on the event loop.
+#: List length up to which an answer is encoded on the event loop.
 _SHORT_LIST = 250
 
-#: Commands of one connection that are carried out at the same time; what comes behind them waits.
+#: Most commands of one connection that run at the same time; later ones wait.
 _RUNNING = 64
 _COMMAND_BYTES = 2048
-"""What one takes of memory meanwhile, besides its frame."""
+"""Memory of a running command besides its frame."""
 _COMMAND_WORK = 31 * FRAME_WORK
-"""What one counts of a turn of the event loop, besides what any frame does: a task of two steps, 0.1 ms together."""
+"""Share of the event loop's turn that a command spends besides its frame: a task of two steps, 0.1 ms together."""
 _CLOSE_S = 10.0
 _RETRIABLE_CLOSE_S = 0.5
-"""The longest delays of closes because of a segment that cannot be had, or not now."""
-#: Bytes of answers that do not wait for others of the same turn of the loop.
+"""Longest delay before a close because of a segment: for permanent errors, and for retriable ones."""
+#: Size of unsent answers in bytes above which they are sent at once, not at the end of the loop's turn.
 _AT_ONCE = 64 * 1024
 
-#: Commands that change nothing; what tables hold of reader groups is changed by readers.
+#: Commands that need the right to read only. Table updates need the right to write, though readers of groups send them.
 _READING: frozenset[type[wire.Command]] = frozenset(
     {
         wire.GetStreamSegmentInfo,
@@ -83,17 +83,17 @@ _READS = frozenset(one.code for one in _READING) | {wire.ReadSegment.code}
 
 
 class Encoded(NamedTuple):
-    """An answer as it is sent."""
+    """Encoded answer."""
 
     parts: list[Buffer]
 
 
-#: Segments that one command merges, and attributes that it changes with that.
+#: Most segments that one command merges, and most attributes that it updates.
 _SOURCES = 100
 
 
 def _segments_of(command: Any) -> list[str]:
-    """The segments that a command is about. Raises Protest for one that names none, or too many."""
+    """Return the segments that a command names. Raises Protest if there are none, or too many."""
     found = [getattr(command, name) for name in ("segment", "parent", "target", "source") if hasattr(command, name)]
     sources = getattr(command, "sources", ())
     if not found or len(sources) > _SOURCES or len(getattr(command, "updates", ())) > _SOURCES:
@@ -109,26 +109,26 @@ class Connection(net.Connection):
     def __init__(self, server: SegmentStore, listener: str, advertised: tuple[str, int] | None) -> None:
         super().__init__(server, listener, advertised, server.framing)
         self.transient: set[str] = set()
-        """Segments for large events that were made on this connection and not merged yet."""
+        """Segments for large events that were created on this connection and not merged yet."""
         self.appends = Appends(self)
         self.reads = Reads(self)
         self._running = 0
         self._lost = False
-        # The close that is due, because of what is wrong with a segment.
+        # The scheduled close after an error of a segment (close_slowly).
         self._late: TimerHandle | None = None
         self._unheard = False
-        # Of those whose tokens were shown, by name.
+        # Login sessions of the principals whose tokens were used, by name.
         self._sessions: dict[str, Session] = {}
 
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _may_start(self, frame: bytes | bytearray | None) -> bool:
         running = self._running
-        # While memory is short, one after the other: each holds some that nobody can take back.
+        # While memory is short, one at a time: memory of a running command cannot be reclaimed.
         return not running or (running < _RUNNING and not self.account.crowded)
 
     def _outlives(self, slot: net.Slot) -> bool:
-        # What is being carried out goes on and holds its bytes: they stay accounted until it is over.
+        # A running command outlives the connection; its bytes stay counted until it has ended.
         return slot._retained
 
     def _begun_bytes(self) -> int:
@@ -138,7 +138,7 @@ class Connection(net.Connection):
         code = code_of(frame)
         turn = self.server.turn
         turn.spend(len(frame) + FRAME_WORK)
-        # Who asks for one thing at a time waits for its answer, which is rest enough.
+        # A client with one request at a time needs no rest: it waits for each answer anyway.
         if turn.is_over and self._waiting:
             self._resting = True
             turn.wait(self, self._rested)
@@ -146,7 +146,7 @@ class Connection(net.Connection):
             self.appends.start(code, frame, arrived)
             return
         if self.appends.gathering:
-            self.appends.flush()  # whatever this is about, it comes behind them
+            self.appends.flush()  # this command comes after them
         if self._unheard and code in _READS:
             self._release(len(frame))
             return
@@ -164,7 +164,7 @@ class Connection(net.Connection):
         self._handle(slot, command, frame)
 
     def _rested(self) -> None:
-        """Another turn of the loop has come for what waits."""
+        """Process waiting frames in a new turn of the event loop."""
         self._resting = False
         if not self._closing:
             unread = self.unread_socket
@@ -184,19 +184,19 @@ class Connection(net.Connection):
                 self.appends.flush()
         since = self.appends.block_since
         if since is not None:
-            # A block holds memory that others wait for, like a frame that is not complete.
+            # An unfinished block holds memory, like an incomplete frame, so the same timeout applies.
             self.receiving_since = min(self.receiving_since, since)
 
     def slot(self, size: int, arrived: float, *, retained: bool = False) -> net.Slot:
-        """The place of something that is in progress, and holds ``size`` bytes of its request since ``arrived``
-        (monotonic clock); ``retained``: also when the connection has ended."""
+        """Register a request in progress, which holds ``size`` bytes since ``arrived`` (monotonic clock). ``retained``:
+        it outlives the connection."""
         slot = net.Slot(size, arrived)
         slot._retained = retained
         self._slots.append(slot)
         return slot
 
     def release(self, size: int) -> None:
-        """Bytes of requests are free again."""
+        """Return bytes of requests to the budget."""
         self._release(size)
 
     async def _start_long(self, slot: net.Slot, frame: bytes | bytearray) -> None:
@@ -257,7 +257,7 @@ class Connection(net.Connection):
             self.finish(slot)
 
     def _check(self, command: Any, segment: str, *, update: bool) -> float | None:
-        """Until when the command's token is valid. Raises Refused."""
+        """Check the command's token; return when it expires. Raises Refused."""
         checked = self.server.access.check(self.listener, self.peer[0], command.token, segment, update)
         self.principal, until = checked
         if until is not None and not self._lost and self.principal.name not in self._sessions:
@@ -266,14 +266,14 @@ class Connection(net.Connection):
         return until
 
     def refuse(self, request_id: int, error: Refused, kind: str) -> None:
-        """Tell a client that its token does not allow a command of this kind."""
+        """Tell the client that its token does not allow a command of this kind."""
         self.server.observer.error_told(kind, "AuthTokenCheckFailed")
         self.send(wire.AuthTokenCheckFailed(request_id, "", 1 if error.expired else 0))
         if error.expired:
             self.close(str(error), command=kind)
 
     def carry_out(self, slot: net.Slot, command: wire.Command, work: Awaitable[Any]) -> None:
-        """Have ``work`` done, which gives the answer to a command."""
+        """Run ``work``, which returns the answer to a command, as a task."""
         self._running += 1
         slot._retained = True
         self.account.take(Kind.REQUESTS, _COMMAND_BYTES)
@@ -301,7 +301,7 @@ class Connection(net.Connection):
             name = next(iter(_segments_of(command)), "")
             self.send(wire.WrongHost(getattr(command, "request_id", wire.NO_ID), name, self.host_of(error)))
         except LogError as error:
-            # What cannot be had now is had on another connection, to which clients come back.
+            # Clients reconnect and repeat the command.
             self.server.observer.error_told(kind, type(error).__name__)
             self.close_slowly(error, next(iter(_segments_of(command)), ""), command=kind)
         except Exception:  # the log gets a traceback, and the client an end
@@ -314,7 +314,7 @@ class Connection(net.Connection):
             self._ran()
 
     def _ran(self) -> None:
-        """A command was carried out: one that waits may be."""
+        """Let a waiting command run after one has ended."""
         self._running -= 1
         if self._lost:
             self._untie()
@@ -324,12 +324,12 @@ class Connection(net.Connection):
     def maybe_resume(self) -> None:
         super().maybe_resume()
         if self._reading and self.appends.block_since is not None:
-            # It is the client's turn again, of which nothing may come.
+            # Reading resumes: restart the timeout of the unfinished block, whose end may never come.
             self.receiving_since = min(self.receiving_since, monotonic())
 
     def shed(self, since: float) -> None:
-        """Memory is short. What was read cannot be given back and read again: a client that takes nothing of it for
-        long is cut, and comes back when it wants more."""
+        """Cut a client that has taken nothing of its answers for long while memory is short. Answers cannot be dropped
+        and read again later; the client reconnects when it wants more."""
         super().shed(since)
         patience = self.server.settings.reader_patience_ms / 1000
         if not self._closing and self.stalled_since < monotonic() - patience:
@@ -340,21 +340,22 @@ class Connection(net.Connection):
 
     @property
     def draining(self) -> bool:
-        """Whether the node stops: nothing waits any more."""
+        """Return whether the node stops, so that no request waits any more."""
         return self._draining
 
     @property
     def unheard(self) -> bool:
-        """Whether nobody takes what is read any more: the client has closed its side, or the connection has ended."""
+        """Return whether the client takes no answers any more: it has closed its side, or the connection has ended."""
         return self._unheard or self._closing
 
     @property
     def write_paused(self) -> bool:
-        """Whether so much is unsent that nothing more is read for this client."""
+        """Return whether so much is unsent that no more is read for this client."""
         return self._write_paused
 
     def flush_much(self) -> None:
-        """Send what waits for others of this turn of the loop, if it is much: it counts as unsent from then on."""
+        """Send the answers gathered in this turn of the event loop if they are many: they count as unsent from then
+        on."""
         if self._output_bytes > self.server.limits.write_buffer_bytes:
             self._flush()
 
@@ -364,16 +365,16 @@ class Connection(net.Connection):
             self.reads.go_on()
 
     def send(self, command: wire.Command) -> None:
-        """Send a command, with others of this turn of the loop."""
+        """Send a command, together with others of this turn of the event loop."""
         self._emit(encode(command))
 
     def host_of(self, error: NotOwner) -> str:
-        """Where clients of this listener find another node's segment, as "host:port"; empty if that is not known."""
+        """Return another node's address for clients of this listener as "host:port"; empty if unknown."""
         found = self.server.segments.owners.find(error.node_id, self.listener)
         return "" if found is None else str(Address(*found))
 
     async def encoded(self, answer: wire.Command) -> Encoded:
-        """An answer as it is sent, one with many things in it written in a thread."""
+        """Encode an answer, in a thread if it has a long list."""
         many = max(len(getattr(answer, name, ())) for name in ("entries", "keys", "versions"))
         if many <= _SHORT_LIST:
             return Encoded(encode(answer))
@@ -387,31 +388,31 @@ class Connection(net.Connection):
         self._output_bytes += size
         if not self._busy:
             if self._output_bytes > _AT_ONCE:
-                self._flush()  # what was read counts as unsent before anybody else reads
+                self._flush()  # count it as unsent before the next read
             else:
                 self._schedule()
         return size
 
     def emit_found(self, found: Found) -> int:
-        """Send the answer to a read; gives its bytes."""
+        """Send the answer to a read; return its size in bytes."""
         if found.data is None or not isinstance(found.answer, wire.SegmentRead):
             return self._emit(encode(found.answer))
         return self._emit(segment_read(found.answer, list(found.data)))
 
     def finish(self, slot: net.Slot, output: list[Buffer] | None = None) -> None:
-        """A request is over: what it held is free. Its answer, if any, has been sent or is ``output``."""
+        """End a request and release its memory. Its answer, if any, was sent or is ``output``."""
         if slot._done:
             return
         slot._done = True
         if output:
             self._emit(output)
-        # What keeps a slot that is done is only those before it.
+        # A finished slot stays only because of the slots before it.
         slot._retained = False
         self._fill(slot, [], 0)
 
     def _fill(self, slot: net.Slot, output: list[Buffer], sent: int) -> None:
         super()._fill(slot, output, sent)
-        # Those in front may take long: what is done behind them need not be remembered.
+        # Drop finished slots at the end: the slots before them may take long.
         slots = self._slots
         while slots and slots[-1]._done:
             slots.pop()
@@ -424,7 +425,8 @@ class Connection(net.Connection):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def close_slowly(self, error: LogError, segment: str, **told: object) -> None:
-        """Close because of what is wrong with a segment, later each time."""
+        """Close after an error of a segment, with a delay that grows each time
+        (:mod:`pravega_front.session.slow_closes`)."""
         most = _RETRIABLE_CLOSE_S if error.retriable else _CLOSE_S
         delay = self.server.slow_closes.delay(segment, most, monotonic())
         if not delay:
@@ -433,7 +435,8 @@ class Connection(net.Connection):
             self._late = self.server.loop.call_later(delay, lambda: self.close(str(error), **told))
 
     def protest(self, error: Protest | WireError, **told: object) -> None:
-        """Close because of what the client sent. While a close is due anyway, it may not know yet of what failed."""
+        """Close because of an invalid request, unless a delayed close is due: the client may then not know yet which of
+        its requests have failed. Malformed frames close at once."""
         if self._late is None or isinstance(error, WireError):
             self.close(str(error), **told)
 
@@ -460,8 +463,8 @@ class Connection(net.Connection):
             self.server.spawn(self.server.forget_transient(name))
 
     def _untie(self) -> None:
-        """The connection has ended. As soon as nothing is carried out for it any more it forgets its parts, which know
-        it: nobody needs them, but appends under way need theirs."""
+        """Drop the connection's parts after its end, which form reference cycles with it, as soon as no command is
+        running: appends under way need theirs until then."""
         if not self._running:
             del self.appends, self.reads
 

@@ -1,4 +1,4 @@
-"""The reads of one connection: one after the other, each when the client has taken what was read before; and those that
+"""Reads of one connection: one at a time, each after the client has taken the answers before; and parked reads, which
 wait at the ends of segments."""
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pravega_front.session.connection import Connection
 
 _PARKED_BYTES = 1024
-"""What a read that waits at the end of a segment counts with in the budget."""
+"""Memory counted for a parked read."""
 _SHORT_READ = 64 * 1024
-"""What a read gets when memory is short."""
+"""Memory granted to a read while memory is short."""
 
 
 class Reads:
-    """The reads of one connection. Call :meth:`go_on` when its client has taken something, :meth:`end` at the end."""
+    """Reads of one connection. Call :meth:`go_on` when its client has taken answers, :meth:`end` at the end."""
 
     __slots__ = ("_account", "_connection", "_parked", "_taken", "_turn", "_waits", "_wanted")
 
@@ -38,22 +38,22 @@ class Reads:
         self._parked: set[Parked | ParkedMark] = set()
         self._turn = asyncio.Lock()
         self._taken: asyncio.Future[None] | None = None
-        # Of what is read and no answer yet; another account than that of requests, so that each waits by itself.
+        # Counts bytes read until they are answers. Separate from the account of requests, so that each waits by itself.
         self._account = connection.server.budget.account(self._room_came)
-        # Who waits for room, with the most and the least bytes of it.
+        # The read that waits for memory, with the most and the least bytes it needs.
         self._wanted: tuple[asyncio.Future[int], int, int] | None = None
         self._waits = UsefulWaits(connection.server.turn)
 
     async def read(self, request: wire.ReadSegment, parked: bool = False) -> wire.Command | Found | None:
-        """The answer to a read; None if it waits at the end of its segment, or nobody hears it. ``parked``: it has
-        waited. Raises Protest, BeyondEnd, LogError."""
+        """Return the answer to a read; None if it is parked, or the client takes no answers any more. ``parked``: the
+        read was parked before. Raises Protest, BeyondEnd, LogError."""
         connection = self._connection
         server = connection.server
         segment = await server.segments.here(request.segment)
         if segment is None:
             return self._read_mark(request) if server.segments.is_mark(request.segment) else missing(request)
         if not segment.is_counted:
-            with suppress(LogError):  # which is told where it is read
+            with suppress(LogError):  # the read below reports it
                 await self._waits.on(segment.length())
         quota = server.quotas.fetch
         if quota.in_force:
@@ -67,8 +67,8 @@ class Reads:
             if connection.draining:
                 return stopping(request)
             if not segment.log.is_open:
-                return await self.read(request, parked)  # it was deleted meanwhile, or its log failed
-            # Its token was looked at, and is not kept: how long it is was the client's to choose.
+                return await self.read(request, parked)  # the segment was deleted meanwhile, or its log failed
+            # Drop the token, which was checked before: the client chooses its length.
             self._park(Parked(segment, replace(request, token=""), found, self._again))
             return None
         if found.data and not segment.loose:
@@ -80,8 +80,9 @@ class Reads:
 
     @asynccontextmanager
     async def room(self, most: int, least: int) -> AsyncIterator[int]:
-        """When it is this command's turn to read, and the client has taken what was read before: how many bytes may be
-        read, from ``least`` to ``most``. They are counted until the end. 0 if nobody hears the answer."""
+        """Wait for this command's turn to read, until the client has taken earlier answers, and for memory. Yields the
+        bytes that may be read, from ``least`` to ``most``, which count in the budget inside; 0 if the client takes no
+        answers any more."""
         connection, account = self._connection, self._account
         async with self._turn:
             await self._all_taken()
@@ -107,12 +108,12 @@ class Reads:
             raise
 
     def _room_came(self) -> None:
-        """There is room, which is asked for at once, or nobody hears the answer."""
+        """Give the waiting read its memory, or 0 if the client takes no answers any more."""
         if self._wanted is None:
             return
         answer, most, least = self._wanted
         if answer.done():
-            return  # who waited was cancelled
+            return  # the waiting read was cancelled
         granted = 0 if self._connection.unheard else self._account.grant(Kind.READS, most, least)
         if granted or self._connection.unheard:
             self._wanted = None
@@ -121,28 +122,28 @@ class Reads:
             self._account.wait(least)
 
     def go_on(self) -> None:
-        """The client has taken so much that more may be read, or the connection has ended."""
+        """Continue: the client has taken answers, or the connection has ended."""
         taken, self._taken = self._taken, None
         if taken is not None and not taken.done():
             taken.set_result(None)
 
     def stop(self) -> None:
-        """The node stops: those that wait are answered."""
+        """Answer all parked reads: the node stops."""
         for one in self._unpark():
             self._connection.emit_found(stopping(one.request))
 
     def forget(self) -> None:
-        """The connection has ended: those that wait do no more."""
+        """Drop all parked reads: the connection has ended."""
         self._unpark()
 
     def unheard(self) -> None:
-        """Those that wait for their turns read nothing; to be called when the connection counts as unheard."""
+        """End the waits for turns and memory without a read. Called when the client takes no answers any more."""
         self._waits.end()
         self._room_came()
         self.go_on()
 
     def end(self) -> None:
-        """Nothing more is read; to be called when the connection counts as closed."""
+        """Read nothing more. Called when the connection counts as closed."""
         self._account.close()
         self.unheard()
 
@@ -156,7 +157,7 @@ class Reads:
     # --- those that wait -------------------------------------------------------------------------------------------
 
     def _read_mark(self, request: wire.ReadSegment) -> wire.Command | Found | None:
-        """The stream has no watermarks yet."""
+        """Park a read of a stream that has no watermarks yet, or refuse it."""
         if request.offset < 0:
             return wire.SegmentIsTruncated(request.request_id, request.segment, 0, "", request.offset)
         if self._connection.draining:

@@ -1,5 +1,5 @@
-"""How long connections are kept open that are to be closed because a segment cannot be had: clients come back at once,
-and for as long as it takes."""
+"""Delays before connections are closed because of a failed segment: clients reconnect at once, and for as long as it
+takes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import OrderedDict
 
 _FIRST_S = 0.05
 _CALM_S = 5.0
-"""After so long without one the next close is the first again."""
+"""Time without a close after which the delays begin at zero again."""
 _MOST_SEGMENTS = 1000
 
 
 class SlowCloses:
-    """The delays of closes, by segment; those of segments that had none for longest are forgotten first."""
+    """Delays of closes, by segment. The segments without a close for longest are evicted first."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        # When a segment's last close was due (monotonic clock), and its delay.
+        # Due time of a segment's last close (monotonic clock), and its delay.
         self._known: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def delay(self, segment: str, most: float, now: float) -> float:
-        """Return by how many seconds to delay a close: 0 for the first, then ever twice as many, up to ``most``."""
+        """Return the delay of a close in seconds: 0 for the first, then doubling up to ``most``."""
         due, last = self._known.pop(segment, (-_CALM_S, 0.0))
         delay = 0.0 if now - due >= _CALM_S else min(most, max(_FIRST_S, 2 * last))
         self._known[segment] = now + delay, delay

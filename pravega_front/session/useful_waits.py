@@ -1,4 +1,4 @@
-"""Waiting for what is of no use once the client has gone."""
+"""Waits that are cancelled when the client has gone, because their results are of no use then."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from anabranch_kit.net.turn import FRAME_WORK, Turn
 T = TypeVar("T")
 
 _ENDING_WORK = 16 * FRAME_WORK
-"""What the end of a command counts: its task, what it waited for, and its connection's place for it."""
+"""Share of the event loop's turn for the end of a command: its task, its wait, and its slot."""
 
 
 class UsefulWaits:
-    """What commands of a connection wait for, until :meth:`end` ends them with a CancelledError. So what they wait for
-    must change nothing and hold nothing, and whoever else waits for it goes on. They end a few in each ``turn``:
-    hundreds of connections that end together may have thousands."""
+    """Waits of a connection's commands, which :meth:`end` cancels with a CancelledError. So the awaited work must
+    change nothing and hold nothing, and the cancellation must not end it for other waiters. A few are cancelled in each
+    ``turn``: hundreds of connections that end together may have thousands."""
 
     __slots__ = ("_tasks", "_turn")
 
@@ -26,7 +26,7 @@ class UsefulWaits:
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def on(self, work: Awaitable[T]) -> T:
-        """Wait for ``work`` in the present task."""
+        """Wait for ``work`` in the current task."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -34,12 +34,12 @@ class UsefulWaits:
             return await work
         finally:
             self._tasks.discard(task)
-            # A cancelled task keeps its error, and that keeps this frame: with the task in it all that it knows would
-            # stay until the collector comes, which a node has come seldom.
+            # A cancelled task keeps its error, whose traceback keeps this frame. With the task in the frame that would
+            # be a reference cycle, which stays until the garbage collector runs, and that is rare in a node.
             del task
 
     def end(self) -> None:
-        """Those that wait are of no use any more."""
+        """Cancel all waits, a few per turn."""
         if self._tasks:
             self._turn.wait(self, self._end_some)
 

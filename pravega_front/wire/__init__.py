@@ -1,1 +1,1 @@
-"""Bytes of the segment store's protocol <-> commands; no I/O."""
+"""Encoding of the segment store's protocol: bytes <-> commands; no I/O."""

@@ -1,4 +1,4 @@
-"""Commands about the connection, and those of appends."""
+"""Commands about the connection, and commands of appends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pravega_front.wire.layouts import NO_ID, NO_NUMBER, Command, of_code
 
 @of_code(-127)
 class Hello(Command):
-    """Which versions a peer speaks: the first thing each of the two says."""
+    """Range of versions that a peer speaks; the first command in each direction."""
 
     high: I32
     low: I32
@@ -16,19 +16,19 @@ class Hello(Command):
 
 @of_code(100)
 class KeepAlive(Command):
-    """Comes back as it is."""
+    """Probe that is echoed unchanged."""
 
 
 @of_code(-1)
 class Padding(Command):
-    """What is left of a block that no event filled."""
+    """Rest of a block that no event filled."""
 
     data: Rest
 
 
 @of_code(-2)
 class PartialEvent(Command):
-    """The first bytes of an event that ends in the block's end."""
+    """First bytes of an event at the end of a block; the rest is in the block end."""
 
     data: Rest
 
@@ -45,7 +45,7 @@ class SetupAppend(Command):
 
 @of_code(2)
 class AppendSetup(Command):
-    """What the segment knows of the writer: the number of its last event."""
+    """Answer to SetupAppend: the number of the writer's last event in the segment."""
 
     request_id: I64
     segment: Str
@@ -55,7 +55,7 @@ class AppendSetup(Command):
 
 @of_code(3)
 class AppendBlock(Command):
-    """Bytes of events; how many of them are whole is told by the end that follows."""
+    """Bytes of events; the block end that follows gives the size of the whole events."""
 
     writer_id: Uuid
     data: Rest
@@ -63,7 +63,8 @@ class AppendBlock(Command):
 
 @of_code(4)
 class AppendBlockEnd(Command):
-    """Ends a block, and is an append: the whole events of the block, then the partial one with this data behind it."""
+    """Ends a block, which makes an append of it: the whole events of the block, then the partial event completed by
+    ``data``."""
 
     writer_id: Uuid
     size_of_whole_events: I32
@@ -75,7 +76,7 @@ class AppendBlockEnd(Command):
 
 @of_code(5)
 class ConditionalAppend(Command):
-    """An event that is appended only where the segment ends at the expected offset."""
+    """Appends an event only if the segment ends at the expected offset."""
 
     writer_id: Uuid
     event_number: I64
@@ -86,7 +87,7 @@ class ConditionalAppend(Command):
 
 @of_code(7)
 class DataAppended(Command):
-    """Everything up to an event is durable."""
+    """Answer to appends: everything up to an event number is durable."""
 
     writer_id: Uuid
     event_number: I64
@@ -97,7 +98,7 @@ class DataAppended(Command):
 
 @of_code(8)
 class ConditionalCheckFailed(Command):
-    """The segment ends elsewhere."""
+    """Answer to a conditional append: the segment ends elsewhere."""
 
     writer_id: Uuid
     event_number: I64
@@ -106,7 +107,7 @@ class ConditionalCheckFailed(Command):
 
 @of_code(89)
 class ConditionalBlockEnd(Command):
-    """Like a conditional append, of any bytes."""
+    """Conditional append of any bytes."""
 
     writer_id: Uuid
     event_number: I64
@@ -117,7 +118,7 @@ class ConditionalBlockEnd(Command):
 
 @of_code(55)
 class InvalidEventNumber(Command):
-    """Somebody else has written by the same id."""
+    """Answer to an append: another client has written with the same writer id."""
 
     writer_id: Uuid
     request_id: I64

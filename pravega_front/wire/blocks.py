@@ -1,7 +1,6 @@
-"""Appends out of blocks: what a writer's AppendBlock and AppendBlockEnd mean together (docs/protocols/pravega.md,
-"Appends").
+"""Parser of appends out of AppendBlock and AppendBlockEnd (docs/protocols/pravega.md, "Appends").
 
-Most frames are these, so they are read here in one go each; their layouts are those of the commands.
+Most frames are of these two types, so each is parsed here in one go, with the layout of its command.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from pravega_front.wire.fields import Buffer, WireError
 
 _INNER = struct.Struct(">ii")
 _BLOCK = struct.Struct(">8x16s")
-"""The writer of a block, behind the head of its frame; the rest is data."""
+"""Head of the frame, and the block's writer; the rest is data."""
 _END = struct.Struct(">8x16sii")
-"""The writer of a block's end, the bytes of whole events, and those of its data, which follow."""
+"""Head of the frame, the block end's writer, the size of the whole events, and the size of its data, which follows."""
 _TAIL = struct.Struct(">iq")
-"""Behind the data: events, and the number of the last one."""
+"""Fields after the data: number of events, and number of the last one."""
 _ID = struct.Struct(">q")
 
 
 def parse_block(frame: Buffer) -> tuple[bytes, memoryview]:
-    """The writer and the data of an AppendBlock, whose whole frame is given. Raises WireError."""
+    """Return the writer and the data of an AppendBlock from its whole frame. Raises WireError."""
     if len(frame) < _BLOCK.size:
         raise WireError("a command is cut short")
     (writer_id,) = _BLOCK.unpack_from(frame)
@@ -30,7 +29,7 @@ def parse_block(frame: Buffer) -> tuple[bytes, memoryview]:
 
 
 def parse_block_end(frame: Buffer) -> AppendBlockEnd:
-    """An AppendBlockEnd, whose whole frame is given. Raises WireError."""
+    """Decode the whole frame of an AppendBlockEnd. Raises WireError."""
     if len(frame) < _END.size:
         raise WireError("a command is cut short")
     writer_id, whole, size = _END.unpack_from(frame)
@@ -45,9 +44,9 @@ def parse_block_end(frame: Buffer) -> AppendBlockEnd:
 
 
 def appended(block: Buffer | None, end: AppendBlockEnd) -> list[Buffer]:
-    """The bytes that a block and its end append; ``block`` is None where the end stands alone.
+    """Return the bytes that a block and its end append; ``block`` is None if the end stands alone.
 
-    Raises WireError where they do not go together.
+    Raises WireError if they do not fit together.
     """
     if end.num_events <= 0:
         raise WireError(f"an append of {end.num_events} events")

@@ -1,8 +1,7 @@
-"""The segment store's commands, wire version 17 (docs/protocols/pravega.md), one class each.
+"""Commands of the segment store, wire version 17 (docs/protocols/pravega.md), one class each.
 
-``request_id`` is the client's: it comes back unchanged with the answer. Fields with defaults may be missing in what a
-peer of an older version sends; answers always have all of them. ``token`` is the delegation token, empty where clients
-need none.
+``request_id`` is chosen by the client and returned unchanged in the answer. Peers of older versions may omit fields
+with defaults; answers always have all fields. ``token`` is the delegation token, empty if clients need none.
 """
 
 from __future__ import annotations

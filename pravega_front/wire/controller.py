@@ -1,6 +1,7 @@
 """Messages and methods of the controller's gRPC service, as tables (docs/protocols/pravega.md, "Controller").
 
-Field numbers and names are those on the wire; enumerations are plain int32 there, with the classes below for values.
+Field numbers and names are those on the wire. Enumerations are plain int32 on the wire; the classes below have their
+values.
 """
 
 from __future__ import annotations
@@ -263,11 +264,11 @@ METHODS: dict[str, tuple[str, str]] = {
     "getKeyValueTableConfiguration": ("KeyValueTableInfo", "KeyValueTableConfigResponse"),
     "deleteKeyValueTable": ("KeyValueTableInfo", "Status"),
 }
-"""The request and the answer of each method."""
+"""Messages of each method: request and answer."""
 
 
 def message(name: str) -> Any:
-    """The class of a message."""
+    """Return the class of a message."""
     return MESSAGES[f"{PACKAGE}.{name}"]
 
 
@@ -368,7 +369,7 @@ class TxnState(IntEnum):
 
 
 class GroupStatus(IntEnum):
-    """Of reader groups; what ``NOT_FOUND`` stands for depends on the method: at creation it is the scope."""
+    """Status of reader groups. ``NOT_FOUND`` refers to the scope at creation, else to the group."""
 
     SUCCESS = 0
     FAILURE = 1

@@ -1,4 +1,4 @@
-"""Errors that commands are answered with. They have the server's stack trace in Pravega; here it is always empty."""
+"""Error answers to commands. Pravega sends the server's stack trace with them; here it is always empty."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pravega_front.wire.layouts import Command, of_code
 
 @of_code(50)
 class WrongHost(Command):
-    """Another host has the segment."""
+    """Another host owns the segment."""
 
     request_id: I64
     segment: Str
@@ -18,7 +18,7 @@ class WrongHost(Command):
 
 @of_code(51)
 class SegmentIsSealed(Command):
-    """The segment takes no more."""
+    """The segment takes no more appends."""
 
     request_id: I64
     segment: Str
@@ -28,7 +28,7 @@ class SegmentIsSealed(Command):
 
 @of_code(52)
 class SegmentAlreadyExists(Command):
-    """There is such a segment."""
+    """The segment exists already."""
 
     request_id: I64
     segment: Str
@@ -37,7 +37,7 @@ class SegmentAlreadyExists(Command):
 
 @of_code(53)
 class NoSuchSegment(Command):
-    """There is no such segment."""
+    """The segment does not exist."""
 
     request_id: I64
     segment: Str
@@ -58,7 +58,7 @@ class SegmentIsTruncated(Command):
 
 @of_code(57)
 class OperationUnsupported(Command):
-    """This is not served."""
+    """The operation is not supported."""
 
     request_id: I64
     operation: Str
@@ -67,7 +67,7 @@ class OperationUnsupported(Command):
 
 @of_code(60)
 class AuthTokenCheckFailed(Command):
-    """The token does not allow it: code 0, or has expired: code 1."""
+    """The token does not allow the command (code 0), or has expired (code 1)."""
 
     request_id: I64
     stack: Str = ""
@@ -76,7 +76,7 @@ class AuthTokenCheckFailed(Command):
 
 @of_code(61)
 class ErrorMessage(Command):
-    """Anything else; code 0 is an illegal argument."""
+    """Any other error; code 0 is an illegal argument."""
 
     request_id: I64
     segment: Str

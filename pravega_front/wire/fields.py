@@ -1,7 +1,7 @@
-"""How fields of commands lie in a frame (docs/protocols/pravega.md, "Frame"): kinds, and layouts made of them.
+"""Field types of commands and their layouts in a frame (docs/protocols/pravega.md, "Frame").
 
-All numbers are big-endian and of fixed size. Every length and count is compared with the bytes that are there before
-anything is made of it.
+All numbers are big-endian and of fixed size. Every length and count is checked against the bytes left before anything
+is allocated for it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from msgspec import Struct
 Buffer = bytes | bytearray | memoryview
 
 NO_VERSION = -1
-"""Of a key in a table: it must not exist; or, in an answer, it does not."""
+"""Version of a table key that must not exist or, in an answer, does not."""
 ANY_VERSION = -(1 << 63)
-"""Of a key in a table: whatever its version is."""
+"""Requirement of a table key that may have any version, or none."""
 
 
 class WireError(Exception):
-    """Bytes that are no command: the connection they came on cannot be read any further."""
+    """Invalid bytes: the connection they came on cannot be read any further."""
 
 
 class TableEntry(NamedTuple):
-    """A key of a table, its version and its value."""
+    """Key of a table with its version and value."""
 
     key: bytes
     version: int
@@ -33,14 +33,14 @@ class TableEntry(NamedTuple):
 
 
 class TableKey(NamedTuple):
-    """A key of a table, and a version."""
+    """Key of a table with a version."""
 
     key: bytes
     version: int
 
 
 class AttributeUpdate(NamedTuple):
-    """A change of an attribute that a merge depends on: ``kind`` 1 replaces, 4 replaces if it is ``old``."""
+    """Update of an attribute within a merge: ``kind`` 1 replaces, 4 replaces if the value is ``old``."""
 
     attribute: bytes
     kind: int
@@ -49,14 +49,14 @@ class AttributeUpdate(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """A segment that was merged, and the length of its target then."""
+    """Source of a merge, and the length of the target after it."""
 
     source: str
     length: int
 
 
 class Element(NamedTuple):
-    """What is known of the elements of a list: ``read`` makes one, and gives where it ends, ``skip`` only says that.
+    """Functions for the elements of a list: ``read`` decodes one and returns where it ends, ``skip`` only returns that.
     Both raise WireError."""
 
     read: Callable[[memoryview, int], tuple[Any, int]]
@@ -67,10 +67,10 @@ E = TypeVar("E")
 
 
 class Packed(Sequence[E]):
-    """A list that stays as it came: elements are made when it is gone through, each time anew.
+    """List that stays encoded: each iteration decodes its elements anew.
 
-    Of a few bytes of each a hundred would be made, for as long as the command waits; the frame, of which it is a view,
-    is counted.
+    Decoded, a few bytes per element would become a hundred, for as long as the command waits. The frame, of which this
+    is a view, is counted.
     """
 
     __slots__ = ("_at", "_count", "_data", "_element")
@@ -107,13 +107,13 @@ class Packed(Sequence[E]):
 
 
 class Kind(Protocol):
-    """A field that is not of fixed size."""
+    """Field type of variable size."""
 
     def read(self, data: memoryview, at: int) -> tuple[Any, int]:
-        """The value that begins at ``at``, and where it ends. Raises WireError."""
+        """Decode the value at ``at``; return it and where it ends. Raises WireError."""
 
     def write(self, value: Any, parts: list[Buffer]) -> None:
-        """Append the bytes of a value. Raises WireError for one that has none."""
+        """Append the encoded value. Raises WireError for a value that cannot be encoded."""
 
 
 _U16 = struct.Struct(">H")
@@ -124,11 +124,12 @@ _UPDATE = struct.Struct(">16sbqq")
 
 
 _MOST_ELEMENTS = 100_000
-"""Of one list: what is made of a few bytes takes a hundred of memory."""
+"""Most elements of one list: a few bytes on the wire take a hundred in memory."""
 
 
 def _count(data: memoryview, at: int, least: int) -> tuple[int, int]:
-    """How many things of at least ``least`` bytes each follow."""
+    """Decode a count and check that so many elements of at least ``least`` bytes may follow; return it and where it
+    ends."""
     if at + 4 > len(data):
         raise WireError("a count is cut short")
     (count,) = _I32.unpack_from(data, at)
@@ -138,7 +139,7 @@ def _count(data: memoryview, at: int, least: int) -> tuple[int, int]:
 
 
 class _String:
-    """Two bytes of length, then UTF-8; other bytes come through unchanged."""
+    """Two bytes of length, then UTF-8; invalid UTF-8 is preserved."""
 
     def read(self, data: memoryview, at: int) -> tuple[str, int]:
         start = at + 2
@@ -157,7 +158,7 @@ class _String:
 
 
 class _Blob:
-    """Four bytes of length, then bytes, which are a view of the frame."""
+    """Four bytes of length, then bytes, returned as a view of the frame."""
 
     def read(self, data: memoryview, at: int) -> tuple[memoryview, int]:
         size, at = _count(data, at, 1)
@@ -178,7 +179,7 @@ class _Rest:
 
 
 class _Event:
-    """A whole event: a head of type 0 and length, and its bytes, given together as a segment has them."""
+    """A whole event, head (type 0 and length) included, as it is stored in a segment."""
 
     def read(self, data: memoryview, at: int) -> tuple[memoryview, int]:
         if at + 8 > len(data):
@@ -194,7 +195,7 @@ class _Event:
 
 
 class _Key:
-    """A table's key with a version. One of no bytes has no version either."""
+    """Table key with a version. An empty key has no version on the wire."""
 
     def read(self, data: memoryview, at: int) -> tuple[TableKey, int]:
         end = self.skip(data, at)
@@ -204,7 +205,7 @@ class _Key:
         return TableKey(bytes(data[at + 8 : end - 8]), version), end
 
     def skip(self, data: memoryview, at: int) -> int:
-        """Where the key ends that begins at ``at``. Raises WireError."""
+        """Return where the key at ``at`` ends. Raises WireError."""
         if at + 8 > len(data):
             raise WireError("a key is cut short")
         total, size = _EVENT.unpack_from(data, at)
@@ -228,7 +229,7 @@ class _Entry:
         return TableEntry(key, version, bytes(data[at + 8 : end])), end
 
     def skip(self, data: memoryview, at: int) -> int:
-        """Where the entry ends that begins at ``at``. Raises WireError."""
+        """Return where the entry at ``at`` ends. Raises WireError."""
         return self._value_end(data, KEY.skip(data, at))
 
     def _value_end(self, data: memoryview, at: int) -> int:
@@ -277,7 +278,7 @@ class _MergedKind:
 
 
 class _Many:
-    """A count and so many elements, of at least ``least`` bytes each."""
+    """A count and that many elements, of at least ``least`` bytes each."""
 
     def __init__(self, kind: Kind, least: int) -> None:
         self._kind = kind
@@ -304,7 +305,7 @@ class _Many:
 
 
 class _ManyPacked(_Many):
-    """The same, of which a :class:`Packed` is made, whose elements may all be read without an error."""
+    """Like :class:`_Many`, but decodes to a :class:`Packed`, after checking that all its elements can be decoded."""
 
     def __init__(self, kind: _Key | _Entry, least: int) -> None:
         super().__init__(kind, least)
@@ -327,7 +328,7 @@ I32 = Annotated[int, "i"]
 I64 = Annotated[int, "q"]
 Bool = Annotated[bool, "?"]
 Uuid = Annotated[bytes, "16s"]
-"""16 bytes, the most significant first."""
+"""UUID in 16 bytes, the most significant first."""
 Str = Annotated[str, STRING]
 Blob = Annotated[Buffer, _Blob()]
 Rest = Annotated[Buffer, _Rest()]
@@ -336,7 +337,7 @@ Keys = Annotated[list[TableKey], _Many(KEY, 8)]
 Entries = Annotated[list[TableEntry], _Many(_Entry(), 16)]
 PackedKeys = Annotated[Sequence[TableKey], _ManyPacked(KEY, 8)]
 PackedEntries = Annotated[Sequence[TableEntry], _ManyPacked(_Entry(), 16)]
-"""What clients send, who choose how many there are."""
+"""Packed types are for lists from clients, which choose their length."""
 Numbers = Annotated[list[int], _Many(_NUMBER, 8)]
 Strings = Annotated[list[str], _Many(STRING, 2)]
 Updates = Annotated[list[AttributeUpdate], _Many(_Update(), _UPDATE.size)]
@@ -344,18 +345,18 @@ Merges = Annotated[list[Merged], _Many(_MergedKind(), 10)]
 
 
 class Layout:
-    """How the fields of one command lie behind one another, read and written in as few steps as there can be.
+    """Layout of one command's fields in its frame, decoded and encoded in as few steps as possible.
 
-    The last fields may be missing where the command's class has defaults for them: peers of older versions do not send
-    them. Bytes behind the last field are left alone, as newer peers may send more. The steps are found out with the
-    first command of the kind: there are many, and few that a client sends.
+    Trailing fields with defaults may be missing, since peers of older versions do not send them. Bytes after the last
+    field are ignored, since newer peers may send more. The steps are computed at the first use: there are many
+    commands, and a client sends few of them.
     """
 
     __slots__ = ("_make", "_steps", "_write")
 
     def __init__(self, command: type[Struct]) -> None:
         self._make = command
-        #: (kind, or struct of fixed fields; may it be missing) for each step.
+        #: (kind or struct of fixed fields, whether it may be missing) for each step.
         self._steps: list[tuple[Any, bool]]
         #: (kind or struct, names of its fields) for each step.
         self._write: list[tuple[Any, tuple[str, ...]]]
@@ -401,7 +402,7 @@ class Layout:
         return steps, write
 
     def read(self, data: memoryview, at: int) -> Any:
-        """The command whose fields begin at ``at``. Raises WireError."""
+        """Decode the command whose fields begin at ``at``. Raises WireError."""
         values: list[Any] = []
         for step, optional in self._steps:
             if optional and at >= len(data):
@@ -417,7 +418,7 @@ class Layout:
         return self._make(*values)
 
     def write(self, command: Any, parts: list[Buffer]) -> None:
-        """Append the bytes of a command's fields, those that may be missing as well. Raises WireError."""
+        """Append a command's encoded fields, including those with defaults. Raises WireError."""
         for step, names in self._write:
             values = _values(command, names)
             if isinstance(step, struct.Struct):

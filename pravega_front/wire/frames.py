@@ -1,4 +1,4 @@
-"""Frames <-> commands: type, length, fields (docs/protocols/pravega.md, "Frame")."""
+"""Codec of frames: type, length, fields (docs/protocols/pravega.md, "Frame")."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pravega_front.wire.fields import STRING, Buffer, WireError
 
 HEAD = struct.Struct(">ii")
 LENGTH = struct.Struct(">4xi")
-"""What stands in front of every frame: its type, which is the codec's, and the bytes that follow."""
+"""Head of a frame as the connection reads it: skips the type, reads the number of bytes that follow."""
 MAX_FRAME = 16 * 1024 * 1024 - 1
-"""Longest frame, head included."""
+"""Largest frame in bytes, head included."""
 
 _DATA_APPENDED = struct.Struct(">ii16sqqqq")
 _READ_FLAGS = struct.Struct(">q??i")
@@ -19,12 +19,12 @@ _ID = struct.Struct(">q")
 
 
 def code_of(frame: Buffer) -> int:
-    """The type of a whole frame."""
+    """Return the type of a whole frame."""
     return int(HEAD.unpack_from(frame)[0])
 
 
 def decode(frame: Buffer) -> Command:
-    """The command of a whole frame, head included; its bytes are views of the frame. Raises WireError."""
+    """Decode a whole frame, head included. Byte fields are views of the frame. Raises WireError."""
     if len(frame) < HEAD.size:
         raise WireError("a frame is cut short")
     code, size = HEAD.unpack_from(frame)
@@ -38,7 +38,7 @@ def decode(frame: Buffer) -> Command:
 
 
 def encode(command: Command) -> list[Buffer]:
-    """The frame of a command in parts. Raises WireError for a command that fits into no frame."""
+    """Encode a command as the parts of a frame. Raises WireError for a command that is too large for a frame."""
     if type(command) is DataAppended:
         return [data_appended(command)]
     parts: list[Buffer] = [b""]
@@ -51,7 +51,7 @@ def encode(command: Command) -> list[Buffer]:
 
 
 def data_appended(command: DataAppended) -> bytes:
-    """The frame of the answer to appends."""
+    """Encode the answer to appends."""
     return _DATA_APPENDED.pack(
         DataAppended.code,
         48,
@@ -64,7 +64,7 @@ def data_appended(command: DataAppended) -> bytes:
 
 
 def segment_read(command: SegmentRead, data: list[Buffer]) -> list[Buffer]:
-    """The frame of an answer to a read whose bytes are ``data`` instead of the command's own."""
+    """Encode the answer to a read with ``data`` instead of the command's own bytes."""
     size = sum(map(len, data))
     name: list[Buffer] = []
     STRING.write(command.segment, name)

@@ -1,4 +1,4 @@
-"""What all commands are, and how each lies in its frame."""
+"""Base class of all commands, and the registry of their layouts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from msgspec import Struct
 from pravega_front.wire.fields import Layout
 
 NO_NUMBER = -(1 << 63)
-"""Pravega's word for a number there is not: of a new writer's last event, of an attribute that is not set."""
+"""Absent number: the last event of a new writer, or an attribute that is not set."""
 NO_ID = -1
-"""Request id of a command of a peer that is too old to send one."""
+"""Request id of a command from a peer too old to send one."""
 LAYOUTS: dict[int, Layout] = {}
-"""How each command lies in its frame, by its code."""
+"""Layouts of all commands, by code."""
 
 
 class Command(Struct):
-    """Any command; ``code`` is its type."""
+    """Base of all commands; ``code`` is the frame's type."""
 
     code: ClassVar[int]
 
@@ -27,7 +27,7 @@ C = TypeVar("C", bound=type[Command])
 
 
 def of_code(code: int) -> Callable[[C], C]:
-    """Have a class be the command of a type."""
+    """Register a class as the command of a type."""
 
     def register(command: C) -> C:
         command.code = code

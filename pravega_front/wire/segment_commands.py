@@ -1,4 +1,4 @@
-"""Commands about segments: reading, life, attributes, merging."""
+"""Commands about segments: reads, life cycle, attributes, merges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pravega_front.wire.layouts import NO_ID, Command, of_code
 
 @of_code(9)
 class ReadSegment(Command):
-    """Asks for bytes; at the end of the segment, for the next ones that come."""
+    """Reads bytes; at the end of the segment, waits for the next ones."""
 
     segment: Str
     offset: I64
@@ -33,7 +33,7 @@ class SegmentRead(Command):
 
 @of_code(41)
 class LocateOffset(Command):
-    """Asks for an offset near another."""
+    """Asks for a known offset near another."""
 
     request_id: I64
     segment: Str
@@ -43,7 +43,7 @@ class LocateOffset(Command):
 
 @of_code(42)
 class OffsetLocated(Command):
-    """The nearest offset that is known."""
+    """Answer to LocateOffset: the nearest known offset."""
 
     request_id: I64
     segment: Str
@@ -52,7 +52,7 @@ class OffsetLocated(Command):
 
 @of_code(11)
 class GetStreamSegmentInfo(Command):
-    """Asks what is known of a segment."""
+    """Asks for the state of a segment."""
 
     request_id: I64
     segment: Str
@@ -61,7 +61,7 @@ class GetStreamSegmentInfo(Command):
 
 @of_code(12)
 class StreamSegmentInfo(Command):
-    """What is known of a segment; the time in ms."""
+    """State of a segment; ``last_modified`` in ms."""
 
     request_id: I64
     segment: Str
@@ -75,7 +75,7 @@ class StreamSegmentInfo(Command):
 
 @of_code(20)
 class CreateSegment(Command):
-    """Makes a segment; the scale type is 0 none, 1 kilobytes, 2 events each second."""
+    """Creates a segment. Scale types: 0 none, 1 kilobytes per second, 2 events per second."""
 
     request_id: I64
     segment: Str
@@ -87,7 +87,7 @@ class CreateSegment(Command):
 
 @of_code(21)
 class SegmentCreated(Command):
-    """There is the segment."""
+    """Answer to CreateSegment: the segment exists."""
 
     request_id: I64
     segment: Str
@@ -95,7 +95,7 @@ class SegmentCreated(Command):
 
 @of_code(28)
 class SealSegment(Command):
-    """Ends a segment for good."""
+    """Seals a segment for ever."""
 
     request_id: I64
     segment: Str
@@ -104,7 +104,7 @@ class SealSegment(Command):
 
 @of_code(29)
 class SegmentSealed(Command):
-    """It takes no more."""
+    """Answer to SealSegment: the segment takes no more appends."""
 
     request_id: I64
     segment: Str
@@ -121,7 +121,7 @@ class DeleteSegment(Command):
 
 @of_code(31)
 class SegmentDeleted(Command):
-    """It is gone."""
+    """Answer to DeleteSegment."""
 
     request_id: I64
     segment: Str
@@ -140,7 +140,7 @@ class UpdateSegmentPolicy(Command):
 
 @of_code(33)
 class SegmentPolicyUpdated(Command):
-    """It is changed."""
+    """Answer to UpdateSegmentPolicy."""
 
     request_id: I64
     segment: Str
@@ -148,7 +148,7 @@ class SegmentPolicyUpdated(Command):
 
 @of_code(34)
 class GetSegmentAttribute(Command):
-    """Asks for an attribute."""
+    """Asks for an attribute's value."""
 
     request_id: I64
     segment: Str
@@ -158,7 +158,7 @@ class GetSegmentAttribute(Command):
 
 @of_code(35)
 class SegmentAttribute(Command):
-    """Its value."""
+    """Answer to GetSegmentAttribute: the value."""
 
     request_id: I64
     value: I64
@@ -178,7 +178,7 @@ class UpdateSegmentAttribute(Command):
 
 @of_code(37)
 class SegmentAttributeUpdated(Command):
-    """Whether it was set."""
+    """Answer to UpdateSegmentAttribute: ``success`` if the attribute was set."""
 
     request_id: I64
     success: Bool
@@ -186,7 +186,7 @@ class SegmentAttributeUpdated(Command):
 
 @of_code(38)
 class TruncateSegment(Command):
-    """Gives up what lies before an offset."""
+    """Truncates a segment below an offset."""
 
     request_id: I64
     segment: Str
@@ -196,7 +196,7 @@ class TruncateSegment(Command):
 
 @of_code(39)
 class SegmentTruncated(Command):
-    """It is given up."""
+    """Answer to TruncateSegment."""
 
     request_id: I64
     segment: Str
@@ -204,7 +204,7 @@ class SegmentTruncated(Command):
 
 @of_code(40)
 class CreateTransientSegment(Command):
-    """Makes a segment for a large event, which is then merged into the parent."""
+    """Creates a segment for a large event, which is then merged into the parent."""
 
     request_id: I64
     writer_id: Uuid
@@ -225,7 +225,7 @@ class MergeSegments(Command):
 
 @of_code(59)
 class SegmentsMerged(Command):
-    """Where the target ends now."""
+    """Answer to MergeSegments, with the target's new end."""
 
     request_id: I64
     target: Str
@@ -235,7 +235,7 @@ class SegmentsMerged(Command):
 
 @of_code(90)
 class MergeSegmentsBatch(Command):
-    """Merges several segments, in this order."""
+    """Merges several segments into a target, in this order."""
 
     request_id: I64
     target: Str
@@ -245,7 +245,7 @@ class MergeSegmentsBatch(Command):
 
 @of_code(91)
 class SegmentsBatchMerged(Command):
-    """Where the target ended after each."""
+    """Answer to MergeSegmentsBatch, with the target's end after each source."""
 
     request_id: I64
     target: Str

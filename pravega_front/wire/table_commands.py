@@ -8,7 +8,7 @@ from pravega_front.wire.layouts import Command, of_code
 
 @of_code(68)
 class GetTableSegmentInfo(Command):
-    """Asks what is known of a table."""
+    """Asks for the state of a table."""
 
     request_id: I64
     segment: Str
@@ -17,7 +17,7 @@ class GetTableSegmentInfo(Command):
 
 @of_code(69)
 class TableSegmentInfo(Command):
-    """What is known of a table."""
+    """State of a table."""
 
     request_id: I64
     segment: Str
@@ -29,7 +29,7 @@ class TableSegmentInfo(Command):
 
 @of_code(70)
 class CreateTableSegment(Command):
-    """Makes a table; with a key length, one whose keys are sorted."""
+    """Creates a table; with a key length, one with sorted keys."""
 
     request_id: I64
     segment: Str
@@ -51,7 +51,7 @@ class DeleteTableSegment(Command):
 
 @of_code(74)
 class UpdateTableEntries(Command):
-    """Sets entries, all or none, each if its key has the version said."""
+    """Sets entries, all or none, if each key has the version given."""
 
     request_id: I64
     segment: Str
@@ -62,7 +62,7 @@ class UpdateTableEntries(Command):
 
 @of_code(75)
 class TableEntriesUpdated(Command):
-    """The versions of the entries."""
+    """Answer to UpdateTableEntries: the versions of the entries."""
 
     request_id: I64
     versions: Numbers
@@ -81,7 +81,7 @@ class RemoveTableKeys(Command):
 
 @of_code(77)
 class TableKeysRemoved(Command):
-    """They are removed."""
+    """Answer to RemoveTableKeys."""
 
     request_id: I64
     segment: Str
@@ -99,7 +99,7 @@ class ReadTable(Command):
 
 @of_code(79)
 class TableRead(Command):
-    """Entries in the order asked for."""
+    """Answer to ReadTable: entries in the order of the keys."""
 
     request_id: I64
     segment: Str
@@ -126,7 +126,7 @@ class TableKeyDoesNotExist(Command):
 
 @of_code(82)
 class TableKeyBadVersion(Command):
-    """A key has another version."""
+    """A key has another version than required."""
 
     request_id: I64
     segment: Str
@@ -135,7 +135,7 @@ class TableKeyBadVersion(Command):
 
 @of_code(83)
 class ReadTableKeys(Command):
-    """Asks for keys, some at a time."""
+    """Asks for a page of keys."""
 
     request_id: I64
     segment: Str
@@ -149,7 +149,7 @@ class ReadTableKeys(Command):
 
 @of_code(84)
 class TableKeysRead(Command):
-    """Keys, and where to go on."""
+    """Answer to ReadTableKeys: keys, and the continuation of the next page."""
 
     request_id: I64
     segment: Str
@@ -159,7 +159,7 @@ class TableKeysRead(Command):
 
 @of_code(85)
 class ReadTableEntries(Command):
-    """Asks for entries, some at a time."""
+    """Asks for a page of entries."""
 
     request_id: I64
     segment: Str
@@ -173,7 +173,7 @@ class ReadTableEntries(Command):
 
 @of_code(86)
 class TableEntriesRead(Command):
-    """Entries, and where to go on."""
+    """Answer to ReadTableEntries: entries, and the continuation of the next page."""
 
     request_id: I64
     segment: Str
@@ -183,7 +183,7 @@ class TableEntriesRead(Command):
 
 @of_code(88)
 class ReadTableEntriesDelta(Command):
-    """Asks what was set from a position on."""
+    """Asks for the entries set from a position on."""
 
     request_id: I64
     segment: Str
@@ -194,7 +194,7 @@ class ReadTableEntriesDelta(Command):
 
 @of_code(87)
 class TableEntriesDeltaRead(Command):
-    """Entries, and the position behind them."""
+    """Answer to ReadTableEntriesDelta: entries, and the position after them."""
 
     request_id: I64
     segment: Str

@@ -1,7 +1,7 @@
-"""Watermarks as bytes: what the stream of a stream's watermarks holds, an event for each, for Java's readers.
+"""Codec of watermarks: one event each in the watermark segment of a stream, as Java's readers expect.
 
-Objects lie in it as Pravega's client serialises them: versions, then the length of what follows. A count has one, two
-or four bytes; its first two bits say how many.
+Objects are encoded as Pravega's client serialises them: versions, then the length of the rest. A count has one, two or
+four bytes; its first two bits say how many.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 _VERSIONS = b"\0\0\1\0"
-"""Format 0, object version 0, one revision, which is 0."""
+"""Format 0, object version 0, one revision with number 0."""
 _LENGTH = struct.Struct(">i")
 _BOUNDS = struct.Struct(">qq")
 _SEGMENT = struct.Struct(">4siqddq")
-"""A segment with its range of keys, which is an object of its own, and a position in it."""
+"""A segment with its key range, encoded as an object of its own, and a position in it."""
 _SEGMENT_BYTES = 24
 _EVENT = struct.Struct(">iI")
 
 
 class Ranged(NamedTuple):
-    """A segment's id and its range of keys."""
+    """A segment's id and its key range."""
 
     segment_id: int
     low: float
@@ -29,8 +29,8 @@ class Ranged(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """What was written behind ``cut`` is of ``lower`` or later, what was written before, of ``upper`` at most: times as
-    writers tell them."""
+    """Time bounds at a stream cut: events after ``cut`` have times of ``lower`` or later, events before it of ``upper``
+    or earlier. Times are the writers' own."""
 
     lower: int
     upper: int
@@ -38,7 +38,7 @@ class Watermark(NamedTuple):
 
 
 def encode(watermark: Watermark) -> bytes:
-    """A watermark as an event, with its head."""
+    """Encode a watermark as an event, with the event's head."""
     parts = [_BOUNDS.pack(watermark.lower, watermark.upper), _count(len(watermark.cut))]
     for (segment_id, low, high), position in watermark.cut.items():
         parts.append(_SEGMENT.pack(_VERSIONS, _SEGMENT_BYTES, segment_id, low, high, position))
@@ -56,7 +56,7 @@ def _count(number: int) -> bytes:
 
 
 def decode(event: bytes | memoryview) -> Watermark:
-    """The watermark that :func:`encode` has made an event of. Raises ValueError for anything else."""
+    """Decode an event of :func:`encode`. Raises ValueError for anything else."""
     try:
         return _decode(event)
     except (struct.error, IndexError) as error:
@@ -79,7 +79,7 @@ def _decode(event: bytes | memoryview) -> Watermark:
 
 
 def places(data: bytes | memoryview) -> list[int]:
-    """Where events begin in ``data``, which begins and ends with whole ones."""
+    """Return the positions of the events in ``data``, which consists of whole events."""
     found, at = [], 0
     while at + _EVENT.size <= len(data):
         found.append(at)

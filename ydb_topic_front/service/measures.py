@@ -30,7 +30,7 @@ _MINUTE_MS = 60_000
 class _Dated(Protocol):
     @property
     def last_ms(self) -> int:
-        """Time of the last measurement, in ms since the epoch."""
+        """Return the time of the last measurement, in ms since the epoch."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -95,7 +95,7 @@ class Measures:
 
     @property
     def held(self) -> int:
-        """Bytes held."""
+        """Return the bytes held."""
         return self._account.held
 
     def read(

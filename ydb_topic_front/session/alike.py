@@ -44,7 +44,7 @@ class Alike(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position behind the last message."""
+        """Return the position behind the last message."""
         return self.start + self.number * self.size
 
     def columns(self, data: bytes, place: tuple[int, int]) -> list[bytes]:

@@ -36,7 +36,7 @@ class ResponseBuilder:
 
     @property
     def batches(self) -> int:
-        """Number of batches so far."""
+        """Return the number of batches so far."""
         return len(self._batches)
 
     def batch(self, size: int, messages: list[Buffer], tail: bytes) -> None:

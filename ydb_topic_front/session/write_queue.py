@@ -42,7 +42,7 @@ class Request:
 
     @property
     def acks(self) -> int:
-        """Number of messages in the request."""
+        """Return the number of messages in the request."""
         return sum(map(len, self.parts))
 
     def runs(self) -> list[Run]:

@@ -33,7 +33,7 @@ class ReadAnswers:
 
     @property
     def size(self) -> int:
-        """Bytes of the waiting messages."""
+        """Return the bytes of the waiting messages."""
         return sum(map(len, self._waiting))
 
     def put(self, message: Any) -> None:

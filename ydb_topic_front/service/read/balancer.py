@@ -99,7 +99,7 @@ class Share(Generic[M]):
 
     @property
     def members(self) -> Collection[M]:
-        """Sessions, in the order in which they joined."""
+        """Return the sessions, in the order in which they joined."""
         return self._loads.keys()
 
     def owner(self, partition: int) -> M | None:

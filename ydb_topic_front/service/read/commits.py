@@ -63,7 +63,7 @@ class ReadCommits:
         """See :meth:`ydb_topic_front.service.read.partitions.ReadPartitions.untie`."""
         del self._over, self._storage
 
-    # --- what is confirmed ------------------------------------------------------------------------------------------
+    # --- confirmed offsets ------------------------------------------------------------------------------------------
 
     async def request(self, request: Any) -> None:
         """Handle a ``CommitOffsetRequest``. Raises YdbError."""
@@ -132,7 +132,7 @@ class ReadCommits:
         """Stop counting a partition that the client has let go of. Positions it confirmed before are still stored."""
         self._count(-len(reading.commits))
 
-    # --- what becomes of it -----------------------------------------------------------------------------------------
+    # --- storing them -----------------------------------------------------------------------------------------------
 
     async def store_all(self) -> None:
         """Store moved positions, up to :data:`RANGES_AT_ONCE` together, and tell the client. Runs until the session

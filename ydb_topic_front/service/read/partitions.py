@@ -66,11 +66,11 @@ class ReadPartitions:
         self.pump = ReadPump(service.node, self.log_of, self._read_all, wake, self._measure)
         self.commits = ReadCommits(self, readers, answers, over, wake, self._remember, begin)
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- look-ups ---------------------------------------------------------------------------------------------------
 
     @property
     def consumer(self) -> str:
-        """Name of the consumer; empty for a session without one."""
+        """Return the name of the consumer; empty for a session without one."""
         return self.init.consumer
 
     @property
@@ -211,7 +211,7 @@ class ReadPartitions:
         if self.consumer:  # without a consumer no other session waits for the partition
             self._readers.asked(self._session, reading)
 
-    # --- what the client says ---------------------------------------------------------------------------------------
+    # --- messages of the client -------------------------------------------------------------------------------------
 
     def started(self, response: Any) -> None:
         """Handle a ``StartPartitionSessionResponse``. Raises YdbError."""

@@ -180,7 +180,7 @@ class Readers:
         for session in list(self._by_consumer.get(consumer, ())):
             session.end(error)
 
-    # --- what clients are to answer -------------------------------------------------------------------------------
+    # --- requests to clients --------------------------------------------------------------------------------------
 
     def asked(self, session: ReadSession, reading: PartitionReading) -> None:
         """Note that a client was asked to start or stop a partition session and must answer within
@@ -222,7 +222,7 @@ class Readers:
                 self._service.node.barrier.call("reader that does not answer", session.unanswered, reading)
             await asyncio.sleep(0)
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- look-ups -------------------------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> ReadSession | None:
         """Return the session with that id, or None."""
@@ -278,7 +278,7 @@ class Readers:
         found = self._progress.committed(consumer, topic.name, info.index)
         return max(0 if found is None else found.offset, start) >= info.end
 
-    # --- what changes ---------------------------------------------------------------------------------------------
+    # --- changes of topics ----------------------------------------------------------------------------------------
 
     def _changed(self, change: Change) -> None:
         if change.topic is None:
@@ -307,7 +307,7 @@ class Readers:
             self._service.loop.call_soon(self._tell_some, topic, kind, sessions)
 
     async def cut_stuck(self, now_ms: int) -> None:
-        """While memory is short, end the sessions whose clients hold memory and take nothing."""
+        """End the sessions whose clients hold memory and take nothing, while memory is short."""
         budget = self._service.node.budget
         if budget.scarce or budget.waiting:
             since = time.monotonic() - self._service.settings.reader_patience_ms / 1000
@@ -356,7 +356,7 @@ class Readers:
 
     @property
     def space(self) -> str:
-        """Name space of the consumers: they are the same as Kafka's groups."""
+        """Return the name space of the consumers, which they share with Kafka's groups."""
         return CONSUMERS
 
     def summaries(self) -> Iterator[GroupSummary]:

@@ -31,7 +31,7 @@ class SessionStates:
 
     @property
     def held(self) -> int:
-        """Bytes held by all sessions."""
+        """Return the bytes held by all sessions."""
         return self._account.held
 
     def change(self, size: int) -> None:

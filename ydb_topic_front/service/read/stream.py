@@ -87,7 +87,7 @@ class ReadStream:
         self._over = False
         self._writing_since = 0.0
 
-    # --- as others see it -------------------------------------------------------------------------------------------
+    # --- calls from other parts -------------------------------------------------------------------------------------
 
     @property
     def consumer(self) -> str:
@@ -259,7 +259,7 @@ class ReadStream:
         await self._stream.write(raw)
         self._writing_since = 0.0
 
-    # --- what the client says ---------------------------------------------------------------------------------------
+    # --- messages of the client -------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
         stream = self._stream

@@ -179,7 +179,7 @@ class WriteAppends:
             created = first_created_ms(part.messages)
             self._log.append(batch, partial(self._stored, requests, index, created))
 
-    # --- what becomes of it -----------------------------------------------------------------------------------------
+    # --- results of the log -----------------------------------------------------------------------------------------
 
     def _stored(
         self, requests: Sequence[Request], index: int, created_ms: int, appended: Appended, error: LogError | None

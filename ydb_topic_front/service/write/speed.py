@@ -112,7 +112,7 @@ class WriteSpeeds:
         return self._clock() - began
 
     async def cut_waiting(self, now_ms: int) -> None:
-        """While memory is short, end the sessions that have waited for longer than ``writer_patience_ms``."""
+        """End the sessions that have waited for longer than ``writer_patience_ms``, while memory is short."""
         if self._budget.scarce or self._budget.waiting:
             since = self._clock() - self._patience
             for writer in [writer for writer, began in self._waiting.items() if began < since]:

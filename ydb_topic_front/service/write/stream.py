@@ -86,7 +86,7 @@ class WriteStream:
         # Code and text instead of the exception, whose traceback would keep its frames and this stream in memory.
         self._refusal: tuple[Code, str] | None = None
 
-    # --- what others say --------------------------------------------------------------------------------------------
+    # --- calls from other parts -------------------------------------------------------------------------------------
 
     def end(self, error: YdbError) -> None:
         """Take nothing more, and end with ``error`` when everything in flight is answered. Only the first error
@@ -248,7 +248,7 @@ class WriteStream:
         self._bound_at = time.monotonic()
         return self._service.log_of(topic, wanted)
 
-    # --- what the client says ---------------------------------------------------------------------------------------
+    # --- messages of the client -------------------------------------------------------------------------------------
 
     async def _take(self, raw: bytes) -> None:
         """Handle a message. Its bytes are counted in the account until a request takes them over."""
@@ -321,7 +321,7 @@ class WriteStream:
         if self._topic.partitions[self._log.partition].is_active:
             await self._writing.producers.partition_of(self._topic, self._producer, self._log.partition)
 
-    # --- what becomes of it -----------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------------
 
     def _written(
         self, topic: Topic, partition: int, traffic: TopicTraffic, messages: int, size: int, created_ms: int

@@ -39,7 +39,7 @@ class Writers:
 
     @property
     def open(self) -> int:
-        """Number of sessions that are open or have requests in flight."""
+        """Return the number of sessions that are open or have requests in flight."""
         return sum(map(len, self._by_topic.values()))
 
     def enter(self, topic: Topic, writer: Writer) -> None:
