@@ -518,7 +518,7 @@ def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) ->
                 position = 0
             begin = position
             # Nearly all numbers have one or two bytes; read these in place, as in heads(). One function for both took
-            # 1.7 times as long, and heads() reads every produced batch.
+            # 1.7 times as long, and heads() runs on produced batches.
             byte = data[position]
             if byte < 0x80:
                 length = (byte >> 1) ^ -(byte & 1)

@@ -1,4 +1,5 @@
-"""Reads of several partitions as one: from memory what is there, the others in one go where the backend can."""
+"""A combined read of several partitions: from memory where possible, the rest in one request if the backend supports
+it."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from sbp_back.client.gathering import Gathered, Gathering
 
 Answer = tuple[list["StoredBatch"], LogError | None] | None
-"""What was read of one partition, or None where there was no room left for its first batch."""
+"""The batches read from one partition, or an error; None where there was no room left for its first batch."""
 GatherDone = Callable[[list[Answer]], None]
 
 
 class Wish(NamedTuple):
-    """A read of one partition, as :meth:`bridges.log.partition.partition_log.PartitionLog.read` has it."""
+    """A read of one partition, with the arguments of :meth:`bridges.log.partition.partition_log.PartitionLog.read`."""
 
     log: PartitionLog
     offset: int
@@ -31,17 +32,18 @@ class Wish(NamedTuple):
 
 
 def gather(client: Streams, wishes: Iterable[Wish], room: int, done: GatherDone, begun: bool = False) -> None:
-    """Read ``wishes``, ``room`` bytes in all: at least one batch of the first of which there is any (unless ``begun``),
-    then what fits, until the first batch of one does not. Those behind that are not even taken from ``wishes``.
+    """Read ``wishes``, ``room`` bytes in all. The first wish that finds anything gets at least one batch (unless
+    ``begun``). Then batches are added until the first batch of a partition does not fit; later wishes are not even
+    taken from ``wishes``.
 
-    ``done`` is called with an answer for each that was taken, maybe before this returns. Errors are those of
+    ``done`` is called with an answer for each wish that was taken, maybe before this returns. Errors are those of
     ``PartitionLog.read``.
     """
     _Gathering(done, room, begun).start(client, wishes)
 
 
 class _Gathering:
-    """One call."""
+    """The state of one :func:`gather` call."""
 
     __slots__ = ("_answers", "_begun", "_done", "_found", "_here", "_later", "_left", "_numbers", "_sizes", "_wishes")
 
@@ -51,7 +53,7 @@ class _Gathering:
         self._begun = self._found = begun
         self._wishes: list[Wish] = []
         self._answers: list[Answer] = []
-        # Those that the backend is asked for at once, with their bytes; those that are read by themselves, in turn.
+        # Wishes in the combined request, with their bytes; then those that are read one by one.
         self._numbers: list[int] = []
         self._sizes: list[int] = []
         self._later: deque[int] = deque()
@@ -94,7 +96,7 @@ class _Gathering:
             self._go_on()
 
     def _take(self, number: int, batches: list[StoredBatch], error: LogError | None) -> bool:
-        """Whether there was room for what was read of a partition."""
+        """Keep the answer for a partition if there is room for it; return whether there was."""
         size = sum([len(batch.payload) for batch in batches])
         if size > self._left and self._found:
             return False
@@ -109,15 +111,15 @@ class _Gathering:
             if entries and not isinstance(entries, Exception):
                 self._answers[number] = stored_batches(entries), None
             else:
-                self._later.append(number)  # which finds out what is wrong
+                self._later.append(number)  # a read of its own reports the error
                 self._left += size
         if self._later:
-            # What could not be read takes no room, which it may have been given alone: its error must be told.
+            # A failed read takes no room, but may have claimed the guaranteed first batch: its error must be reported.
             self._found = self._begun or any(answer is not None and answer[0] for answer in self._answers)
         self._go_on()
 
     def _go_on(self) -> None:
-        """Read those that are left by themselves, and answer."""
+        """Read the remaining wishes one by one, and answer."""
         while self._later and (self._left > 0 or not self._found):
             number = self._later.popleft()
             wish = self._wishes[number]

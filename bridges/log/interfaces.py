@@ -1,4 +1,4 @@
-"""What a partition log and those around it say to one another: what is appended, what waits, what its owner offers."""
+"""Types between a partition log and its surroundings: batches, waiters, and the owner's interface."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Appended(NamedTuple):
-    """What became of an append: its records lie from offset ``base`` to ``end``.
+    """The outcome of an append: its records lie from offset ``base`` to ``end``.
 
-    ``skipped`` records in front of these were in the log already. ``duplicate``: all of it was; where only a writer's
-    last number is remembered, ``base`` and ``end`` are of the batch that carried it.
+    The log already had the ``skipped`` first records of the batch. ``duplicate``: it had all of them; where the ledger
+    remembers only a writer's last number, ``base`` and ``end`` are those of the batch with that number.
     """
 
     base: int
@@ -45,16 +45,16 @@ class Appended(NamedTuple):
 NOT_APPENDED = Appended(-1, -1)
 
 AppendDone = Callable[[Appended, LogError | None], None]
-"""Called with (what became of it, None) or (NOT_APPENDED, error), exactly once."""
+"""Called with (outcome, None) or (NOT_APPENDED, error), exactly once."""
 ReadDone = Callable[[list[StoredBatch], LogError | None], None]
 
 
 class Guard(NamedTuple):
-    """On what an append depends, decided as one step with it: the log must end at ``end_offset``, or in bytes, as
-    Pravega counts them, at ``end_position``, batches in flight included (-1: anywhere).
+    """A condition of an append, decided in one step with it. The log must end at ``end_offset``, or at ``end_position``
+    in bytes, as Pravega counts them, batches in flight included (-1: anywhere).
 
-    An append that depends on a position may wait until that is known (byte_positions/tail.py). Only a backend that
-    fences makes sure of either: in the document's dialect another writer may come between.
+    An append with ``end_position`` may wait until the position is known (byte_positions/tail.py). Only a backend that
+    fences guarantees either: in the document's dialect of SBP another writer may come between.
     """
 
     end_offset: int = -1
@@ -64,15 +64,16 @@ class Guard(NamedTuple):
 class Batch(Struct):
     """A batch to append. ``payload`` must be writable if its format stamps it; ``max_timestamp`` in ms, -1 if none.
 
-    ``rest`` makes the batch without its first records, for writers whose requests may be known in part; it may raise
-    LogError. ``transaction`` must say what the format tells of the batch's bytes. ``import_epoch``: it comes from the
-    run of a migration that has this number (bridges/catalog/imports.py): what its ``producer`` wrote was checked where
-    it was written, and is only remembered here.
+    ``rest`` makes the batch without its first records, for writers that may repeat a part of a request; it may raise
+    LogError. ``transaction`` must agree with the batch's bytes. ``import_epoch`` is the run of the migration that
+    copies the batch (bridges/catalog/imports.py). Its ``producer`` was checked in the original cluster; here the ledger
+    only remembers it.
 
-    What the topic demands is looked at when the batch is appended (bridges/log/partition/admission.py), unless it was
-    ``admitted`` before. ``own``: the topic is the front's own, if it is internal to a protocol. ``lane``: whose batches
-    must not overtake one another; without, those of one ``producer``. ``header`` may be that of Kafka's format where
-    the front has parsed it. ``append_time_ms`` is told then: the timestamp that Kafka's records got, or -1.
+    The topic's rules are checked at the append (bridges/log/partition/admission.py), unless the batch was ``admitted``
+    before. ``own``: the front writes to a topic that is internal to its own protocol. ``lane``: batches of one lane
+    must not overtake one another; without a lane, batches of one ``producer``. ``header`` may be the header of Kafka's
+    format if the front has parsed it. ``append_time_ms`` is set at the append: the timestamp that Kafka's records got,
+    or -1.
     """
 
     payload: Buffer
@@ -92,7 +93,7 @@ class Batch(Struct):
 
 
 def note(stamp: EventStamp | SeqNoStamp, guard: Guard | None = None) -> Batch:
-    """A batch without records, which only tells the ledger that a writer has used its numbers up to the stamp's last.
+    """Return a batch without records, which tells the ledger that a writer has used its numbers up to the stamp's last.
 
     It takes one offset (see :mod:`bridges.formats.ledger_note`).
     """
@@ -100,10 +101,10 @@ def note(stamp: EventStamp | SeqNoStamp, guard: Guard | None = None) -> Batch:
 
 
 class Rebuilt(Struct):
-    """What a partition's log holds when it is opened: ``state`` describes everything durable.
+    """The contents of a partition's log when it is opened: ``state`` describes everything durable.
 
-    It was made from a snapshot at ``snapshot_offset`` (-1: from none) and what was read behind that, which counts
-    ``cost`` (:func:`bridges.log.partition.upkeep.rebuild_cost`).
+    It was rebuilt from a snapshot at ``snapshot_offset`` (-1: none) and the batches after that, which cost ``cost``
+    (:func:`bridges.log.partition.upkeep.rebuild_cost`).
     """
 
     state: PartitionState
@@ -113,7 +114,7 @@ class Rebuilt(Struct):
 
 
 class Place(NamedTuple):
-    """``batches`` whole batches from offset ``start`` to ``end``, ``size`` bytes of payload."""
+    """A run of ``batches`` whole batches from offset ``start`` to ``end``, with ``size`` bytes of payload."""
 
     start: int
     end: int
@@ -122,16 +123,17 @@ class Place(NamedTuple):
 
 
 class Promised(Protocol):
-    """An answer that will hold the batches of a span in the bytes that they had when it was made."""
+    """An answer that will contain the batches of a span, with the bytes that they had when the answer was begun."""
 
     __slots__ = ("__weakref__",)
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether batches in ``[start, end)`` are still to be read for it."""
+        """Return whether the answer still has to read batches in ``[start, end)``."""
 
 
 class Replacing(NamedTuple):
-    """Compaction is about to replace what lies from ``start`` to ``end``; ``ended`` is done when it has."""
+    """A replacement by compaction, from ``start`` to ``end``, that is about to happen; ``ended`` is set when it is
+    over."""
 
     start: int
     end: int
@@ -139,14 +141,14 @@ class Replacing(NamedTuple):
 
 
 class Waiter(Protocol):
-    """Something that waits for a partition to move; called on the event loop and free to remove itself."""
+    """An object that waits for a partition to move; called on the event loop and free to remove itself."""
 
     def log_moved(self, log: PartitionLog) -> None:
-        """The high watermark or the log start moved, or the log became unusable."""
+        """Called when the high watermark or the log start moved, or the log became unusable."""
 
 
 class Owner(Protocol):
-    """What a partition log needs of the node that owns it."""
+    """The node's services for the partition logs that it owns."""
 
     @property
     def client(self) -> Streams: ...
@@ -173,14 +175,15 @@ class Owner(Protocol):
     def aborted(self) -> AbortedBlocks: ...
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The epoch that a partition is, or would be, written in."""
+        """Return the epoch in which a partition is, or would be, written."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether open logs are this node's for certain (:attr:`bridges.cluster.ownership.Ownership.is_sure`)."""
+        """Return whether this node certainly owns its open logs
+        (:attr:`bridges.cluster.ownership.Ownership.is_sure`)."""
 
     def when_sure(self, callback: Callable[[LogError | None], None]) -> None:
-        """Call back when they were so after this was asked, or with what keeps that from being known."""
+        """Call back once ownership was confirmed after this call, or with the error that prevents it."""
 
     def opening(self, log: PartitionLog) -> None:
         """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
@@ -189,27 +192,27 @@ class Owner(Protocol):
         """Give up a stream's data below ``offset``. Raises ``SbpError``, or an error of the database."""
 
     def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
-        """The backend says that it has given up ``offset``: find out where the log starts, and raise its start. The
-        task's result is what prevented that."""
+        """Handle a backend that has reclaimed ``offset``: find the log's new start and raise it. The task returns the
+        error that prevented it, or None."""
 
     def lost(self, log: PartitionLog, span: Span) -> asyncio.Task[LogError | None]:
-        """The backend says that nobody has ``span`` any more: have readers pass over it, for good. The task's result is
-        what prevented that."""
+        """Handle a backend that has lost ``span`` on all servers: readers skip it from now on, for good. The task
+        returns the error that prevented it, or None."""
 
     def let_go(self, writer: Writer) -> None:
-        """Close a writer the log has no more use for."""
+        """Close a writer that the log no longer uses."""
 
     def want_snapshot(self, log: PartitionLog) -> None:
-        """Have ``log.save_snapshot`` called soon."""
+        """Call ``log.save_snapshot`` soon."""
 
     async def snapshot(self, log: PartitionLog) -> LogError | None:
-        """Have ``log.save_snapshot`` called; return what went wrong."""
+        """Call ``log.save_snapshot``; return its error, or None."""
 
     def schedule(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called in the next turn of the event loop."""
+        """Call ``callback`` in the next turn of the event loop."""
 
     def schedule_answer(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called when everything that is ready in this turn has been worked off, or soon after."""
+        """Call ``callback`` after everything that is ready in this turn, or soon after."""
 
 
 class Phase(Enum):

@@ -1,6 +1,6 @@
-"""What the node asks of its backend's client, and what it makes of what it reads there.
+"""The interface of a backend's client, and the batches that the node makes of what it reads.
 
-:class:`sbp_back.client.client.Client` is such a client; backends of others bring theirs (:mod:`bridges.backends`).
+:class:`sbp_back.client.client.Client` implements it; other backends bring their own clients (:mod:`bridges.backends`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Writer(Protocol):
 
     @property
     def servers(self) -> frozenset[int]:
-        """The range servers that have what is in the stream, as far as there are several."""
+        """Return the range servers that hold the stream's data, if there are several."""
 
     def append(
         self, payload: Buffer, count: int, flags: int, timestamp: int, done: Callable[[SbpError | None], None]
     ) -> int:
-        """Append a batch; returns the base offset it gets. Raises SbpError for a batch that cannot be stored."""
+        """Append a batch and return its base offset. Raises SbpError for a batch that cannot be stored."""
 
     async def close(self) -> None: ...
 
@@ -50,7 +50,7 @@ class Streams(Protocol):
     async def open(self, stream_id: int, epoch: int) -> Writer: ...
 
     async def seal(self, stream_id: int, epoch: int) -> int:
-        """End what writers of ``epoch`` and earlier ones can append to, durably; gives where it ends. Repeatable."""
+        """End the stream for writers of ``epoch`` and earlier ones, durably, and return its end. Repeatable."""
 
     def fetch(
         self,
@@ -63,26 +63,26 @@ class Streams(Protocol):
     ) -> None: ...
 
     def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
-        """(start, end, bytes of payload, batches) of what a fetch would find, where that is known without asking."""
+        """Return (start, end, bytes of payload, batches) of what a fetch would find; None if that needs a request."""
 
     def gathering(self) -> Gathering | None:
-        """Several fetches in one; None where that cannot be had."""
+        """Return several fetches in one request; None if the backend does not support it."""
 
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]: ...
 
     @property
     def cannot_replace(self) -> str:
-        """Why entries cannot be replaced, in a sentence; empty if they can."""
+        """Return why entries cannot be replaced, in a sentence; empty if they can."""
 
     async def replace(self, epoch: int, old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> None:
-        """Have ``new`` take the place of ``old``, neighbours as they were fetched, durably. Raises ``SbpError``."""
+        """Replace ``old``, adjacent entries as they were fetched, by ``new``, durably. Raises ``SbpError``."""
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int] | None:
-        """Bytes of payload from each of ``offsets``, ascending, up to the next one; None where that is not known."""
+        """Return the bytes of payload from each of ``offsets``, ascending, up to the next one; None if unknown."""
 
     async def close(self) -> None: ...
 
 
 def stored_batches(entries: Iterable[Entry]) -> list[StoredBatch]:
-    """Batches of what was read."""
+    """Return the entries as batches."""
     return [StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload, e.timestamp) for e in entries]

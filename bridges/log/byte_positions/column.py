@@ -1,17 +1,17 @@
-"""Positions in bytes, as Pravega counts them: where the events of a partition would lie if they lay one behind another.
+"""Positions in bytes, as Pravega counts them: where the events of a partition would lie in one file.
 
-An event is a header of eight bytes and its value; what is no event (markers, gaps, batches that nobody can read) takes
-none. Positions cannot be told from offsets, so rows at intervals say which offset has which. They are counted as far as
-somebody has asked, or data is trimmed; what goes without having been counted has taken no bytes.
+An event is a header of eight bytes and its value; everything else (markers, gaps, unreadable batches) takes no bytes.
+Positions cannot be computed from offsets, so rows at intervals map offsets to positions. Positions are counted as far
+as a client has asked, or data is trimmed. Data that was deleted without having been counted has taken no bytes.
 
-A position that was told stays, but in front of records that compaction takes: everything counted is told from the row
-before it on, or from the one behind it backwards where the rows before were trimmed. What was counted and is declared
-lost afterwards keeps its bytes: rows at both its ends are pinned. Rows are part of the snapshots of a partition's
-state, and one that knows the positions of what is trimmed, declared lost, or about to be compacted, is saved before.
+A position that a client has learned stays, except before records that compaction removes: positions are counted from
+the row before, or backwards from the row behind if the rows before were trimmed. A span that was counted and is
+declared lost later keeps its bytes: rows at both its ends are pinned. Rows are part of the snapshots of a partition's
+state. Before data is trimmed, declared lost, or compacted, a snapshot with its positions is saved.
 
-Where compaction takes records, those in front of them move up: what lies above the offset ``firm`` keeps its positions,
-and a record below it only ever gets a higher one. So whoever reads on from a position gets all that is left behind what
-it has read. Snapshots tell nothing of what is below ``firm``, since it may have moved after them.
+Where compaction removes records, the records before them move up. Positions from the offset ``firm`` on stay, and a
+record below it only ever gets a higher one. So a reader that continues from a position gets everything that is left
+behind what it has read. Snapshots contain nothing below ``firm``, because it may have moved after them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from typing import NamedTuple
 from sbp_back.errors import DecodeError
 
 _RECENT = 256
-"""Batches counted last of which is known where each begins, for readers at the tail."""
+"""Batches counted last whose positions are all known, for readers at the tail."""
 
 _HEAD = struct.Struct(">IQqQQ")
 
 
 class BytePlace(NamedTuple):
-    """What begins at ``offset`` begins at ``position``."""
+    """A position in bytes: that of the record or batch at ``offset``."""
 
     offset: int
     position: int
 
 
 class LowestRead:
-    """The lowest offset that was read in the last while, which is forgotten between that and twice as long after."""
+    """The lowest offset read lately. It is forgotten after one to two periods."""
 
     __slots__ = ("_began", "_former", "_latest")
 
@@ -48,12 +48,12 @@ class LowestRead:
         self._latest = offset
 
     def note(self, offset: int, seconds: float) -> None:
-        """Somebody reads at ``offset``."""
+        """Note a read at ``offset``."""
         self.of(seconds)
         self._latest = offset if self._latest is None else min(self._latest, offset)
 
     def of(self, seconds: float) -> int | None:
-        """The lowest in the last ``seconds``; None if nobody has read."""
+        """Return the lowest offset read in the last ``seconds``; None without reads."""
         passed = monotonic() - self._began
         if passed >= seconds:
             self._former = self._latest if passed < 2 * seconds else None
@@ -63,7 +63,7 @@ class LowestRead:
 
 
 class ByteColumn:
-    """Rows of (offset, position), ascending in both, and ``end``: as far as is counted."""
+    """Rows of (offset, position), ascending in both, and ``end``, up to which everything is counted."""
 
     __slots__ = (
         "_offsets",
@@ -81,13 +81,13 @@ class ByteColumn:
     )
 
     def __init__(self, start: int, interval: int = 64 * 1024, max_rows: int = 8192, position: int = 0) -> None:
-        """Counting begins with ``position`` at the offset ``start``. A row is made for every ``interval`` bytes of log;
-        past ``max_rows`` every second one is dropped."""
+        """Begin to count at ``position`` and the offset ``start``. Every ``interval`` bytes of log get a row; past
+        ``max_rows`` every second row is dropped."""
         self.interval = interval
         self.max_rows = max_rows
         self.end = BytePlace(start, position)
         self.saved_offset = -1
-        """Offset up to which a stored snapshot knows what was counted; -1: there is none."""
+        """Offset up to which a stored snapshot has the counted positions; -1 without one."""
         self.firm = -1
         """Positions of offsets below it may grow; -1: all stay."""
         self.lowest_read = LowestRead()
@@ -96,7 +96,7 @@ class ByteColumn:
         self._since = 0
         # Offsets whose rows are never dropped.
         self._pinned: set[int] = set()
-        # Where the batches begin that were counted last, without gaps.
+        # Beginnings of the batches that were counted last, without gaps.
         self._recent_offsets = array("q")
         self._recent_positions = array("q")
 
@@ -104,7 +104,7 @@ class ByteColumn:
         return len(self._offsets)
 
     def add(self, end_offset: int, events: int, size: int) -> None:
-        """What lies from the end on up to ``end_offset`` takes ``events`` bytes here and ``size`` in the log."""
+        """Count the batch from the end up to ``end_offset``: it takes ``events`` bytes here and ``size`` in the log."""
         if self._offsets and self._offsets[-1] == self.end.offset:
             self._since = 0
         elif not self._offsets or self._since >= self.interval:
@@ -127,26 +127,26 @@ class ByteColumn:
         self.interval *= 2
 
     def before(self, offset: int) -> BytePlace | None:
-        """The last place known at ``offset`` or below; None if there is none any more."""
+        """Return the last known place at ``offset`` or below; None if it was dropped."""
         if self._recent_offsets and offset >= self._recent_offsets[0]:
             recent = bisect_right(self._recent_offsets, offset) - 1
             return self._later(bisect_right(self._offsets, offset) - 1, recent)
         return self._row(bisect_right(self._offsets, offset) - 1)
 
     def after(self, offset: int) -> BytePlace:
-        """The first row at ``offset`` or above, or the end."""
+        """Return the first row at ``offset`` or above, or the end."""
         row = bisect_left(self._offsets, offset)
         return self.end if row == len(self._offsets) else BytePlace(self._offsets[row], self._positions[row])
 
     def before_position(self, position: int) -> BytePlace | None:
-        """The last place known at ``position`` or below; None if there is none any more."""
+        """Return the last known place at ``position`` or below; None if it was dropped."""
         if self._recent_positions and position >= self._recent_positions[0]:
             recent = bisect_right(self._recent_positions, position) - 1
             return self._later(bisect_right(self._positions, position) - 1, recent)
         return self._row(bisect_right(self._positions, position) - 1)
 
     def at(self, offset: int) -> int | None:
-        """The position of ``offset``, if it is known without reading."""
+        """Return the position of ``offset``, if it is known without reading."""
         if offset == self.end.offset:
             return self.end.position
         place = self.before(offset)
@@ -161,8 +161,7 @@ class ByteColumn:
         return place if found is None else max(found, place)
 
     def pin(self, place: BytePlace) -> None:
-        """Have a row at ``place`` for good: what lies before it cannot be told from what lies behind it, or the other
-        way round."""
+        """Keep a row at ``place`` for good: positions before and after it cannot be counted from one another."""
         row = bisect_left(self._offsets, place.offset)
         if row == len(self._offsets) or self._offsets[row] != place.offset:
             self._offsets.insert(row, place.offset)
@@ -170,14 +169,14 @@ class ByteColumn:
         self._pinned.add(place.offset)
 
     def loosen(self, place: BytePlace) -> None:
-        """Compaction may take records below ``place``."""
+        """Allow compaction to remove records below ``place``."""
         if place.offset > self.firm:
             self.firm = place.offset
             self.pin(place)
 
     def moved(self, start: int, end: int, taken: int | None) -> None:
-        """Compaction has replaced what lies from ``start`` to ``end``, below ``firm``, by what takes ``taken`` bytes
-        less; None: it is not known how many."""
+        """Adjust to a replacement by compaction from ``start`` to ``end``, below ``firm``, that takes ``taken`` bytes
+        less; None: unknown."""
         if taken is None:
             self._drop_rows(self.firm)
             return
@@ -187,13 +186,13 @@ class ByteColumn:
         self._pinned.intersection_update(self._offsets)
 
     def begin(self, place: BytePlace) -> None:
-        """The log begins at ``place``: have a row there, unless one is at it or before."""
+        """Insert a row at ``place``, the log's start, unless there is one at or before it."""
         if place.offset < self.end.offset and (not self._offsets or place.offset < self._offsets[0]):
             self._offsets.insert(0, place.offset)
             self._positions.insert(0, place.position)
 
     def drop_before(self, offset: int) -> None:
-        """What lies below ``offset`` is trimmed."""
+        """Drop what lies below ``offset``, which is trimmed."""
         self._drop_rows(offset)
         if self.end.offset < offset:
             self.end = BytePlace(offset, self.end.position)
@@ -206,11 +205,12 @@ class ByteColumn:
         del self._recent_offsets[:gone], self._recent_positions[:gone]
 
     def unsaved_below(self, offset: int) -> bool:
-        """Whether positions below ``offset`` were counted that no stored snapshot tells of."""
+        """Return whether counted positions below ``offset`` are missing in the stored snapshot."""
         return self.saved_offset < min(offset, self.end.offset)
 
     def snapshot(self) -> bytes:
-        """All of it as bytes, for :meth:`restored`. ``firm`` stands among the pinned offsets, as a negative number."""
+        """Return everything as bytes, for :meth:`restored`. ``firm`` is among the pinned offsets, as a negative
+        number."""
         loose = bisect_left(self._offsets, self.firm)
         offsets, positions = self._offsets[loose:], self._positions[loose:]
         head = _HEAD.pack(len(offsets), self.interval, self.end.offset, self.end.position, self._since)
@@ -221,7 +221,7 @@ class ByteColumn:
 
     @classmethod
     def restored(cls, data: bytes) -> ByteColumn:
-        """What a snapshot tells. Raises DecodeError."""
+        """Return the column of a snapshot. Raises DecodeError."""
         if len(data) < _HEAD.size:
             raise DecodeError("snapshot of positions in bytes is cut short")
         rows, interval, end_offset, end_position, since = _HEAD.unpack_from(data)
@@ -235,14 +235,14 @@ class ByteColumn:
         column._positions = array("q", data[_HEAD.size + 8 * rows : pinned_at])
         column._pinned = {one for one in array("q", data[pinned_at:]) if one >= 0}
         column.firm = max((-1 - one for one in array("q", data[pinned_at:]) if one < 0), default=-1)
-        column.lowest_read = LowestRead(0)  # who reads where is not known yet
+        column.lowest_read = LowestRead(0)  # readers are not known yet
         return column
 
 
 def _moved(
     offsets: array[int], positions: array[int], start: int, end: int, taken: int
 ) -> tuple[array[int], array[int]]:
-    """Rows without those within ``start`` and ``end``, and those before them moved up by what was taken."""
+    """Return the rows without those between ``start`` and ``end``; those before them move up by ``taken``."""
     first, behind = bisect_right(offsets, start), bisect_left(offsets, end)
     moved = array("q", [position + taken for position in positions[:first]])
     return offsets[:first] + offsets[behind:], moved + positions[behind:]

@@ -1,9 +1,8 @@
-"""Bytes that a batch and its offsets take of a position as Pravega counts them, slice by slice.
+"""The bytes of a position that a batch and its offsets take, as Pravega counts them, computed slice by slice.
 
-Where a format tells from the header what a batch takes, that holds, whatever its records are; of offsets inside the
-batch its records tell, but no more than the whole, and what is left over belongs to its end. A record that cannot be
-read takes the bytes of an event's header, so that readers come to an error there; those behind it in its batch take
-none.
+If a format's header gives a batch's bytes, that number holds, whatever the records are. The records determine the
+offsets inside the batch, but never exceed that number, and the batch's end gets the rest. An unreadable record takes
+the bytes of an event's header, so that readers meet an error there; the records after it in its batch take none.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.byte_positions.column import BytePlace
 
 _AT_ONCE = 100
-"""Records that are decoded in one go."""
+"""Records decoded in one go."""
 
 
 def told_bytes(flags: int, payload: Buffer) -> int | None:
-    """What a whole batch takes, as its header tells; None if only its records do."""
+    """Return the bytes of a whole batch by its header; None if only its records determine them."""
     try:
         return format_of(flags).event_bytes(payload)
     except BatchInvalid:
@@ -29,7 +28,7 @@ def told_bytes(flags: int, payload: Buffer) -> int | None:
 
 
 def bytes_of(batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[int]:
-    """What the offsets of ``batch`` in ``[start, end)`` take; at most ``limit`` bytes are decompressed."""
+    """Return the bytes of the offsets of ``batch`` in ``[start, end)``; at most ``limit`` bytes are decompressed."""
     whole = told_bytes(batch.flags, batch.payload)
     if whole is not None and start <= batch.base_offset and batch.end_offset <= end:
         return whole
@@ -46,11 +45,11 @@ def bytes_of(batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[int
 
 
 _Sums = tuple[int, int, int]
-"""What lies before the start, before the end, and what all of it takes."""
+"""Bytes before the start, bytes before the end, and the bytes of the whole batch."""
 
 
 def _plainly(source: PlainSource, batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums | None]:
-    """None where that is not the way (:mod:`bridges.formats.plain`)."""
+    """Compute the sums from columns (:mod:`bridges.formats.plain`); None if the batch has another shape."""
     before_start = before_end = total = 0
     reached = batch.base_offset
     try:
@@ -115,7 +114,7 @@ def _one_by_one(source: StoredFormat, batch: StoredBatch, start: int, end: int, 
 
 
 def record_at(batch: StoredBatch, at: int, position: int, limit: int) -> Sliced[BytePlace]:
-    """The record that has the byte at ``position``, which is one of ``batch``; that one begins ``at``."""
+    """Return the record that contains the byte at ``position`` of ``batch``, which begins at ``at``."""
     source = format_of(batch.flags)
     if isinstance(source, PlainSource):
         plainly = yield from _plainly_at(source, batch, at, position, limit)

@@ -1,8 +1,8 @@
-"""Positions in bytes of a node's partitions: counted when somebody asks, kept from then on
+"""Positions in bytes of a node's partitions: counted on the first request, and kept from then on
 (bridges/log/byte_positions/column.py).
 
-Only what is decided is counted: up to the last stable offset. Counting decodes the records of every batch once, slice
-by slice (anabranch_kit/run/sliced.py) and for all who ask; later lookups read one interval of the log.
+Only decided batches are counted: up to the last stable offset. Counting decodes the records of every batch once, slice
+by slice (anabranch_kit/run/sliced.py) and for all callers together; later lookups read one interval of the log.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ByteSearch:
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def length(self, log: PartitionLog) -> int | None:
-        """The position behind everything durable; None where it is not counted yet, or a transaction is open: then
+        """Return the position after everything durable; None if it is not counted yet, or a transaction is open: then
         :meth:`end` may wait."""
         column = log.state.index.column
         if column is None or column.saved_offset < 0 or column.end.offset != log.high_watermark:
@@ -64,20 +64,21 @@ class ByteSearch:
         return column.end.position
 
     async def end(self, log: PartitionLog) -> BytePlace:
-        """Where the next event will begin. Raises DataCorrupt, LogUnavailable, LogDeleted, like all of these."""
+        """Return the place of the next event. Raises DataCorrupt, LogUnavailable, LogDeleted, like all of these."""
         await log.ready()
         return (await self._counted(log, log.last_stable_offset)).end
 
     async def start(self, log: PartitionLog) -> int:
-        """The position of the first byte that readers get."""
+        """Return the position of the first byte that readers get."""
         first = await self.position_of(log, None)
         truncated = self._starts.of(log.stream_id)
         return first if truncated is None else max(first, truncated.position)
 
     async def position_of(self, log: PartitionLog, offset: int | None) -> int:
-        """Where the record at ``offset`` (None: where the log starts), or the next one if that is a gap, begins.
+        """Return the position of the record at ``offset`` (None: the log's start), or of the next record if that is a
+        gap.
 
-        Raises OffsetOutOfRange for one that was trimmed, or lies beyond the last stable offset.
+        Raises OffsetOutOfRange for a trimmed offset, or one beyond the last stable offset.
         """
         await log.ready()
         while True:
@@ -122,9 +123,10 @@ class ByteSearch:
         return position
 
     async def find(self, log: PartitionLog, position: int) -> BytePlace:
-        """The record whose bytes include the one at ``position``, and where it begins; the end for the end's position.
+        """Return the record that contains the byte at ``position``, and where it begins; for the end's position, the
+        end.
 
-        Raises PositionTrimmed for what lies below the start, PositionLost for what was counted and declared lost since,
+        Raises PositionTrimmed below the start, PositionLost for what was counted and then declared lost,
         OffsetOutOfRange beyond the end.
         """
         batch, place = await self._find(log, position)
@@ -134,10 +136,11 @@ class ByteSearch:
         return await self._works.run(work, batch.end_offset - batch.base_offset)
 
     async def find_batch(self, log: PartitionLog, position: int) -> BytePlace:
-        """As :meth:`find`, the batch: its base offset and where it begins, also if records of it are trimmed.
+        """Return the batch that contains the byte at ``position``: its base offset and where it begins, even if its
+        first records are trimmed.
 
-        Where compaction took records since, a position may lie inside another record than the one it was told for:
-        then it is PositionLost, with where the log starts.
+        After compaction, an old position may lie inside another record than the original one. Then PositionLost is
+        raised, with the log's start.
         """
         batch, place = await self._find(log, position)
         column = log.state.index.column
@@ -192,7 +195,7 @@ class ByteSearch:
         raise OffsetOutOfRange(f"nothing of {log.topic}-{log.partition} lies at position {position} any more")
 
     def when_counted(self, log: PartitionLog, done: Callable[[LogError | None], None]) -> None:
-        """Call back when all that is decided now is counted, or with the error that prevents it."""
+        """Call back when everything that is decided now is counted, or with the error that prevents it."""
         task = asyncio.ensure_future(self.end(log))
         self._asked.add(task)
 
@@ -209,7 +212,7 @@ class ByteSearch:
     # --- what is trimmed, or declared lost ------------------------------------------------------------------------
 
     async def trim(self, log: PartitionLog, position: int) -> int:
-        """Make the bytes below ``position`` unreadable, durably, also where that is inside a record; gives the start.
+        """Make the bytes below ``position`` unreadable, durably, even inside a record; return the start.
 
         The record stays in the log for readers of other protocols, and is trimmed with the next one. Raises
         OffsetOutOfRange (beyond the end), and the errors of :meth:`.PartitionLog.trim`.
@@ -226,7 +229,7 @@ class ByteSearch:
         return await self.start(log)
 
     async def keep_around(self, log: PartitionLog, span: Span) -> None:
-        """``span``, whose batches are to be declared lost, keeps the bytes it was counted with, for good.
+        """Preserve, for good, the bytes that ``span`` was counted with; its batches are about to be declared lost.
 
         Raises LogUnavailable if that cannot be made durable now.
         """
@@ -234,15 +237,15 @@ class ByteSearch:
         first, end = span
         if not log.is_open or column is None:
             return
-        # What was told before the node was started anew may not be counted yet.
+        # Positions that clients learned before a restart may not be counted yet.
         with suppress(DataCorrupt):
             await self._counted(log, end)
         if column.end.offset <= first or log.state.index.column is not column:
             return  # it will be counted without them
         if column.end.offset < end:
             column.add(end, 0, 0)
-        # What lies behind is told from behind, since the span itself may be damaged. Where there is damage on the other
-        # side as well, up to the next row, nobody can tell any more.
+        # Count the span's end backwards from the next row, because the span itself may be damaged. If there is damage
+        # on that side as well, nothing can be counted any more.
         with suppress(DataCorrupt):
             column.pin(BytePlace(end, await self._position_before(log, column.after(end), end)))
         with suppress(DataCorrupt):
@@ -253,18 +256,18 @@ class ByteSearch:
             raise LogUnavailable(f"{log.topic}-{log.partition}: {error}") from error
 
     def reads(self, log: PartitionLog, offset: int) -> None:
-        """Somebody reads on from ``offset``, by a position."""
+        """Note a reader that continues from ``offset``, by a position."""
         column = log.state.index.column
         if column is not None:
             column.lowest_read.note(offset, self._idle_s)
 
     def lowest_read(self, log: PartitionLog) -> int | None:
-        """The lowest offset at which somebody has read lately, by a position; None if nobody has."""
+        """Return the lowest offset read lately by a position; None without reads."""
         column = log.state.index.column
         return None if column is None else column.lowest_read.of(self._idle_s)
 
     async def loosen(self, log: PartitionLog, offset: int) -> None:
-        """Have it known, durably, where ``offset`` lies: compaction is to take records below it.
+        """Save the position of ``offset``, durably: compaction is about to remove records below it.
 
         Raises LogUnavailable if that cannot be made durable now, DataCorrupt.
         """
@@ -278,16 +281,16 @@ class ByteSearch:
             raise LogUnavailable(f"{log.topic}-{log.partition}: {error}") from error
 
     def is_readable(self, log: PartitionLog, position: int) -> bool:
-        """Whether ``position``, known not to lie beyond the end, certainly lies above where the log starts: what is
-        below it need not be counted then."""
+        """Return whether ``position``, which does not lie beyond the end, certainly lies above the log's start. Then
+        nothing below it need be counted."""
         column, truncated = log.state.index.column, self._starts.of(log.stream_id)
         row = None if column is None else column.before_position(position)
         above = truncated is None or position >= truncated.position
         return above and row is not None and row.offset >= past(log.skipped, log.log_start_offset)
 
     async def keep_below(self, log: PartitionLog, offset: int) -> None:
-        """Count what lies below ``offset``, which is to be trimmed, if positions of the log were ever asked for: it may
-        have been told before the node was started anew. What cannot be read for good is not waited for."""
+        """Count what lies below ``offset``, which is about to be trimmed, if the log has positions: clients may have
+        learned them before a restart. Unreadable data is not counted."""
         column = log.state.index.column
         if column is not None and column.end.offset < offset:
             with suppress(DataCorrupt):
@@ -296,7 +299,7 @@ class ByteSearch:
     # --- counting -----------------------------------------------------------------------------------------------
 
     async def _counted(self, log: PartitionLog, target: int) -> ByteColumn:
-        """The log's column, counted as far as ``target`` at least."""
+        """Return the log's column, counted at least up to ``target``."""
         while True:
             column = log.state.index.column
             if (
@@ -320,7 +323,7 @@ class ByteSearch:
             index.column = self._new_column(log)
         column = index.column
         while column.saved_offset < 0 and log.state.index is index:
-            # Where counting begins has to be known even if nothing of it is left in the log.
+            # The beginning of the count must be stored, because the log may lose all that it was counted from.
             if (unread := log.state.unread) >= 0:
                 raise DataCorrupt(
                     f"{log.topic}-{log.partition} has no positions in bytes while the front that wrote the batch at "
@@ -356,7 +359,7 @@ class ByteSearch:
                 if start >= target:
                     break
                 if not self._counting.is_wanted(log):
-                    return  # whoever asks next goes on from here: a log may take an hour
+                    return  # the next caller continues here: a log may take an hour
                 await asyncio.sleep(0)
 
     def _new_column(self, log: PartitionLog) -> ByteColumn:
@@ -384,12 +387,12 @@ class ByteSearch:
     async def _walk(
         self, log: PartitionLog, column: ByteColumn, row: BytePlace, end: int
     ) -> AsyncIterator[tuple[StoredBatch, int, int]]:
-        """The batches from ``row`` on that begin below the offset ``end``: of each where it begins, as far as it lies
-        behind the row, and what it takes from there on."""
+        """Yield the batches from ``row`` on that begin below the offset ``end``: (batch, where it or the row begins,
+        the bytes that it takes from there on)."""
         offset, at = row
         async for batch in self._batches(log, row.offset, end):
             if batch.base_offset > offset:
-                # What was declared lost lies between. Behind each part of it that was counted stands a row.
+                # A lost span lies between. Each counted part of it is followed by a row.
                 place = column.before(batch.base_offset)
                 at = at if place is None else max(at, place.position)
             takes = await self._bytes(batch, row.offset, batch.end_offset)
@@ -397,14 +400,14 @@ class ByteSearch:
             offset, at = batch.end_offset, at + takes
 
     async def _bytes(self, batch: StoredBatch, start: int, end: int) -> int:
-        """What the offsets of ``batch`` in ``[start, end)`` take."""
+        """Return the bytes of the offsets of ``batch`` in ``[start, end)``."""
         if end <= batch.base_offset or end <= start:
             return 0
         work = partial(bytes_of, batch, start, end, self._inflated_bytes)
         return await self._works.run(work, batch.end_offset - batch.base_offset)
 
     async def close(self) -> None:
-        """Give up what is being counted."""
+        """Stop all counts."""
         tasks = [*self._asked, *self._counting.tasks]
         for task in tasks:
             task.cancel()

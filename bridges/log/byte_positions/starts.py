@@ -1,8 +1,8 @@
-"""Where partitions begin in bytes, as Pravega counts them, of those that were truncated at such a position.
+"""Starts in bytes, as Pravega counts them, of partitions that were truncated at a position.
 
-The byte a log begins with may lie inside a record, and that inside a batch, where the log itself is trimmed at offsets
-only. So the start is kept in the node's database, with the record it lies in: this one's position is then known
-whatever becomes of the snapshots that positions are counted from.
+The first byte of a log may lie inside a record, and the record inside a batch, but the log itself is trimmed only at
+offsets. So the node's database keeps the start, with the record that contains it. That record's position is then known
+even if the snapshots, from which positions are counted, are lost.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from bridges.log.state.stream_rows import RaisedRows
 
 
 class ByteStart(NamedTuple):
-    """The first byte that readers get lies at ``position``, in the record at ``record``."""
+    """The first byte that readers get: it lies at ``position``, in the record at ``record``."""
 
     position: int
     record: BytePlace
 
 
 class ByteStarts(RaisedRows[ByteStart]):
-    """Where streams begin that were truncated at a position."""
+    """The starts of the streams that were truncated at a position."""
 
     __slots__ = ()
 
@@ -36,5 +36,5 @@ class ByteStarts(RaisedRows[ByteStart]):
         return ByteStart(row[0], BytePlace(row[1], row[2]))
 
     def of(self, stream_id: int) -> ByteStart | None:
-        """Where a stream begins; None if it was never truncated at a position."""
+        """Return the start of a stream; None if it was never truncated at a position."""
         return self._known.get(stream_id)

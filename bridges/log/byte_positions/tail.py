@@ -1,9 +1,10 @@
-"""The end of one partition in bytes, as Pravega counts them, with what is in flight, and the appends that depend on it.
+"""The end of one partition in bytes, as Pravega counts them, batches in flight included, and the appends that depend on
+it.
 
-Batches whose headers tell what they take are counted as they are handed over and stored, once somebody has asked for
-positions. Others, and those of transactions, whose fate is not decided, are counted when they are durable and decided
-(search.py). An append that depends on the end while it is not known waits until it is known, or until enough is known
-to refuse it: so it is decided as one step with everything else that is appended.
+Once a client has asked for positions, batches whose headers give their bytes are counted when they are handed over and
+stored. Others, and batches of undecided transactions, are counted when they are durable and decided (search.py). An
+append that depends on an unknown end waits until the end is known, or until enough is known to refuse it. So it is
+decided in one step with all other appends.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 _DECIDED_AT_ONCE = 200
-"""Appends that wait, looked at in one turn of the event loop."""
+"""Waiting appends decided in one turn of the event loop."""
 
 
 def _takes(batch: Batch) -> int | None:
-    """What a batch takes of a position, if that is certain before it is read."""
+    """Return the bytes of a batch, if they are certain before it is read."""
     return None if batch.transaction is not None else told_bytes(batch.flags, batch.payload)
 
 
 class ByteTail:
-    """Of one partition; used by its append path."""
+    """The end in bytes of one partition; used by its append path."""
 
     __slots__ = ("_again", "_asking", "_column", "_flying", "_from", "_log", "_owner", "_waiting")
 
@@ -44,17 +45,17 @@ class ByteTail:
         self._owner = owner
         self._again = again
         self._column: ByteColumn | None = None
-        # Of what is in flight from this offset on, it is known how many bytes it takes: these.
+        # The bytes in flight from this offset on are known: ``_flying``.
         self._from = 0
         self._flying = 0
-        # (batch, whom to tell, where the log ended when it came) of appends that depend on an end that is not known.
+        # (batch, callback, end of the log at its arrival) of appends that depend on an unknown end.
         self._waiting: deque[tuple[Batch, AppendDone, int]] = deque()
         self._asking = False
 
     # --- counting -----------------------------------------------------------------------------------------------
 
     def handed_over(self, column: ByteColumn, base: int, batch: Batch) -> None:
-        """``batch`` is in flight, at the offset ``base``."""
+        """Count ``batch``, which is in flight at the offset ``base``."""
         if column is not self._column:
             self._column = column
             self.restart(base)
@@ -65,7 +66,7 @@ class ByteTail:
             self._flying += takes
 
     def stored(self, column: ByteColumn, base: int, batch: Batch) -> None:
-        """``batch`` is durable, and no longer in flight."""
+        """Count ``batch``, which is durable and no longer in flight."""
         takes = _takes(batch)
         if takes is None:
             return
@@ -75,11 +76,11 @@ class ByteTail:
             column.add(base + batch.count, takes, len(batch.payload))
 
     def restart(self, offset: int) -> None:
-        """Nothing that is in flight from ``offset`` on was counted: because there is nothing, or its place changed."""
+        """Forget the bytes in flight: nothing is in flight from ``offset`` on, or the batches have moved."""
         self._from, self._flying = offset, 0
 
     def _end(self) -> int | None:
-        """The position of the next event; None if that is not known."""
+        """Return the position of the next event; None if unknown."""
         log = self._log
         length = log.byte_length
         if length is None:
@@ -92,8 +93,8 @@ class ByteTail:
     # --- appends that depend on the end -------------------------------------------------------------------------
 
     def admits(self, batch: Batch, position: int, done: AppendDone) -> bool:
-        """Whether ``batch``, which is to begin at ``position``, may be appended now. If not, it was refused or waits,
-        to be appended or refused later."""
+        """Return whether ``batch``, which must begin at ``position``, may be appended now. If not, it was refused, or
+        waits to be appended or refused later."""
         verdict = self._verdict(position, self._log.next_offset)
         if verdict is None:
             self._waiting.append((batch, done, self._log.next_offset))
@@ -103,8 +104,8 @@ class ByteTail:
         return verdict or False
 
     def _verdict(self, wanted: int, asked_at: int) -> bool | None:
-        """Whether the log ends at ``wanted``; None if that cannot be told yet. ``asked_at``: the offset at which it
-        ended when that was asked."""
+        """Return whether the log ends at ``wanted``; None if that is unknown. ``asked_at``: the log's end, as an
+        offset, when the append arrived."""
         end = self._end()
         if end is not None:
             return end == wanted
@@ -112,7 +113,7 @@ class ByteTail:
         if column is None or column.saved_offset < 0:
             return None
         counted = column.end
-        # The end only grows, and was elsewhere when the append came if all there was then is counted and is less.
+        # The end only grows. It never was at ``wanted`` if everything up to the arrival is counted and lies below.
         hopeless = counted.position > wanted or (counted.offset >= asked_at and counted.position < wanted)
         return False if hopeless else None
 
@@ -137,13 +138,13 @@ class ByteTail:
         self._decide(len(self._waiting))
 
     def _decide(self, left: int) -> None:
-        """Look again at the first ``left`` of those who wait."""
+        """Decide the first ``left`` waiting appends again."""
         log, barrier = self._log, self._owner.barrier
         for _ in range(min(left, _DECIDED_AT_ONCE, len(self._waiting))):
             batch, done, asked_at = self._waiting.popleft()
             assert batch.guard is not None
             wanted = batch.guard.end_position
-            # A sealed partition says so, whatever an append depends on.
+            # A sealed partition refuses with PartitionSealed, whatever the append depends on.
             verdict = self._verdict(wanted, asked_at) if log.successors is None else True
             if verdict is None:
                 self._waiting.append((batch, done, asked_at))
@@ -159,15 +160,15 @@ class ByteTail:
             if column is None or column.end.offset < log.last_stable_offset:
                 self._ask()
             else:
-                log.add_waiter(self)  # a transaction is open, or something is in flight
+                log.add_waiter(self)  # until a transaction is decided, or batches in flight are
 
     def log_moved(self, log: PartitionLog) -> None:
-        """What was not known may be now."""
+        """Count again: the end may be known now."""
         log.remove_waiter(self)
         if self._waiting:
             self._ask()
 
     def refuse_waiting(self, error: LogError) -> None:
-        """The log failed, or cannot be counted: answer all who wait."""
+        """Refuse all waiting appends: the log failed, or cannot be counted."""
         waiting, self._waiting = self._waiting, deque()
         self._log.refuse([done for _, done, _ in waiting], error)

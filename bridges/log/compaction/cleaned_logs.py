@@ -1,4 +1,4 @@
-"""How far each partition's log is compacted, in the node's database. Lost, it costs one longer pass."""
+"""The progress of compaction in each partition's log, in the node's database. Losing a row costs one longer pass."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bridges.log.state.stream_rows import KnownRows
 
 
 class Cleaned(Struct, frozen=True):
-    """Below ``offset`` each key is there once. ``due_ms``: from when on there is something to take though nothing new
-    came, -1: never. ``passed_ms``: when the last pass ended. ``settled``: what has been forgotten of transactions is
-    forgotten for good, in the snapshot of the partition's state as well."""
+    """The outcome of a pass. Below ``offset`` each key is there once. ``due_ms``: the time from which a pass finds
+    something to remove without new records, -1: never. ``passed_ms``: when the last pass ended. ``settled``:
+    transactions that memory has forgotten are also missing in the partition's snapshot."""
 
     offset: int = 0
     due_ms: int = -1
@@ -23,7 +23,7 @@ class Cleaned(Struct, frozen=True):
 
 
 class CleanedLogs(KnownRows[Cleaned]):
-    """What is known of every stream that was compacted."""
+    """The outcomes of all streams that were compacted."""
 
     __slots__ = ()
 
@@ -34,11 +34,11 @@ class CleanedLogs(KnownRows[Cleaned]):
         return Cleaned(row[0], row[1], row[2], bool(row[3]))
 
     def of(self, stream_id: int) -> Cleaned | None:
-        """None of a stream that was never compacted."""
+        """Return the outcome of a stream's last pass; None if it was never compacted."""
         return self._known.get(stream_id)
 
     async def save(self, stream_id: int, cleaned: Cleaned) -> None:
-        """Durable, with everything that was saved before, whatever the node's durability. Raises an error of the
+        """Save durably, with everything saved before, whatever the node's durability. Raises an error of the
         database."""
         row = (cleaned.offset, cleaned.due_ms, cleaned.passed_ms, int(cleaned.settled))
 
@@ -53,7 +53,7 @@ class CleanedLogs(KnownRows[Cleaned]):
 
 
 def _save(stream_id: int, row: Sequence[int], connection: Connection) -> bool:
-    """Whether there is such a partition."""
+    """Store the row, and return whether there is such a partition."""
     CleanedLogs.put(connection, stream_id, row)
     query = f"SELECT 1 FROM {CleanedLogs.table} WHERE stream_id = ?"
     return connection.execute(query, (stream_id,)).fetchone() is not None

@@ -1,7 +1,8 @@
-"""Compaction as a chore: which partitions are due, and one of them after the other (docs/design.md, "Compaction").
+"""Compaction as a chore: it chooses the partitions that are due and compacts one after the other (docs/design.md,
+"Compaction").
 
-A partition is due as Kafka has it (docs/protocols/kafka.md, rule 66): when enough of its bytes are new, when the oldest
-new record has waited for long enough, or when something that tells that a key is gone has been there for long enough.
+A partition is due by Kafka's rules (docs/protocols/kafka.md, rule 66): when enough of its bytes are new, when the
+oldest new record has waited for long enough, or when a tombstone or marker has been there for long enough.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ _log = structlog.get_logger("anabranch.cleaner")
 
 _FOREVER_MS = 2**62
 _OPENED_AT_ONCE = 200
-"""Partitions that nobody has used since the start, opened to be looked at in one round."""
+"""Partitions that no client has used since the start, opened for measuring in one round."""
 _LOOKS_PATIENCE_S = 1.0
 
 Place = tuple[str, int]
 STATES = ("waiting", "cleaning", "refused")
-"""Of a partition that is to be compacted."""
+"""The states of a partition that is to be compacted."""
 
 
 class CompactionPolicy(Struct, frozen=True):
-    """What a topic's configuration says of its compaction; times in ms."""
+    """The compaction settings in a topic's configuration; times in ms."""
 
     min_dirty_ratio: float = 0.5
     min_lag_ms: int = 0
@@ -51,15 +52,16 @@ class CompactionPolicy(Struct, frozen=True):
 
 
 class CleanerOptions(Struct, frozen=True):
-    """``table_bytes``: memory for the keys of one pass. ``bytes_per_second``: read and written, 0: no bound."""
+    """Options of the cleaner. ``table_bytes``: memory for the keys of one pass. ``bytes_per_second``: read and written,
+    0: no limit."""
 
     table_bytes: int = 64 * 1024 * 1024
     bytes_per_second: int = 32 * 1024 * 1024
 
 
 class CleanerView(Struct):
-    """What people are told of a partition's compaction. ``state``: one of :data:`STATES`, with the reason in ``why``;
-    bytes are of payload."""
+    """A partition's compaction as operators see it. ``state``: one of :data:`STATES`, with the reason in ``why``; bytes
+    are of payload."""
 
     state: str = "waiting"
     why: str = ""
@@ -69,11 +71,11 @@ class CleanerView(Struct):
     passed_ms: int = 0
     took_ms: int = 0
     removed_bytes: int = 0
-    """By all passes since the node started."""
+    """Bytes removed by all passes since the node started."""
 
 
 class CleanerCounts(Struct):
-    """Since the node started."""
+    """Totals since the node started."""
 
     passes: int = 0
     failures: int = 0
@@ -90,8 +92,8 @@ class _Due(Struct):
 
 
 class Cleaner:
-    """Compacts a node's logs. ``policy`` gives that of a topic, None for one that is not compacted (now); ``clock`` the
-    time in ms."""
+    """A node's compaction. ``policy`` returns a topic's settings, None for a topic that is not compacted (now);
+    ``clock`` returns the time in ms."""
 
     def __init__(
         self,
@@ -109,17 +111,17 @@ class Cleaner:
         self._works = SlicedWorks()
         self._looks: Rounds[Place] = Rounds(logs.barrier, "compaction", patience=_LOOKS_PATIENCE_S)
         self._passes: Rounds[Place] = Rounds(logs.barrier, "compaction", at_once=1, patience=_LOOKS_PATIENCE_S)
-        # There is memory for the keys of one pass.
+        # There is memory for the keys of only one pass.
         self._turn = asyncio.Lock()
         self._ended = CleanerCounts()
         self._under_way = Compaction()
-        # Of a partition, the reader of bytes that is waited for, and since when.
+        # By partition: the reader of bytes that compaction waits for, and since when.
         self._readers: dict[Place, tuple[int, int]] = {}
         self.views: dict[Place, CleanerView] = {}
-        """By partition, of those that are to be compacted."""
+        """Views by partition, of those that are to be compacted."""
 
     async def look(self, places: Iterable[Place], now_ms: int) -> None:
-        """Look at ``places`` once, and compact those that are due; what takes long goes on by itself."""
+        """Measure ``places`` once, and compact those that are due; long passes continue in the background."""
         wanted: list[Place] = []
         unopened = 0
         async for place in in_turns(places):
@@ -155,7 +157,7 @@ class Cleaner:
             return None  # deleted
 
     async def close(self) -> None:
-        """End what is under way; a replacement that was begun is carried out."""
+        """Stop all passes; a replacement in flight is completed."""
         await self._looks.close()
         await self._passes.close()
         await asyncio.to_thread(self._works.close)
@@ -174,7 +176,7 @@ class Cleaner:
         cleaned = self._cleaned.of(log.stream_id) or Cleaned()
         view.passed_ms = cleaned.passed_ms
         first, last = log.log_start_offset, log.last_stable_offset
-        dirty = cleaned.offset if cleaned.offset <= log.high_watermark else 0  # of a log that has lost its end
+        dirty = cleaned.offset if cleaned.offset <= log.high_watermark else 0  # 0 for a log that has lost its end
         dirty = view.clean_offset = min(max(first, dirty), last)
         end = last
         if policy.min_lag_ms and dirty < end:
@@ -201,8 +203,8 @@ class Cleaner:
             due.append(_Due(place, ratio, dirty, end))
 
     def _reader_below(self, log: PartitionLog, place: Place, end: int) -> int | None:
-        """Where a reader of bytes is that compaction up to ``end`` has to wait for, as it does for a while only: one
-        that reads the same again and again holds up nothing."""
+        """Return the offset of a reader of bytes that compaction up to ``end`` must wait for, or None. It waits only
+        for a while: a reader that repeats the same read holds up nothing."""
         reader = self._logs.positions.lowest_read(log)
         if reader is None or reader >= end:
             self._readers.pop(place, None)
@@ -213,8 +215,8 @@ class Cleaner:
         return reader if self._clock() - since[1] < self._logs.options.positions_idle_ms else None
 
     async def _first_after(self, log: PartitionLog, start: int, end: int, ms: int) -> int:
-        """The first offset from ``start`` on whose batch was appended after ``ms``, by the node's clock; ``end`` if
-        there is none below."""
+        """Return the first offset from ``start`` on whose batch was appended after ``ms``, by the node's clock; ``end``
+        if there is none below."""
         while start < end:
             middle = (start + end) // 2
             entries = await self._logs.client.fetch_entries(log.stream_id, middle, 1, limit=end)
@@ -266,7 +268,7 @@ class Cleaner:
             wanted=lambda: self._policy_or_none(log.topic) is not None,
         )
         self._under_way = work.result
-        # Of each producer the log keeps the last batch only, and the ledger knows five.
+        # The log keeps only the last batch of each producer, but the ledger knows five.
         await log.keep_knowledge_below(due.end)
         try:
             await self._logs.positions.loosen(log, due.end)
@@ -290,7 +292,7 @@ class Cleaner:
 
     @property
     def counts(self) -> CleanerCounts:
-        """What was done, by the pass under way as well: one over a large partition takes minutes."""
+        """Return the totals, the present pass included: one over a large partition takes minutes."""
         return _with(self._ended, self._under_way)
 
     def _count(self, done: Compaction, view: CleanerView) -> None:
@@ -298,7 +300,7 @@ class Cleaner:
         self._ended, self._under_way = _with(self._ended, done), Compaction()
 
     async def _settle(self, log: PartitionLog, cleaned: Cleaned, done: Compaction) -> None:
-        """Have it known, durably, what was done."""
+        """Save the outcome of a pass, durably."""
         settled = cleaned.settled
         if done.aborted and log.is_open:
             await self._logs.aborted.forget(log.stream_id, log.state.transactions, done.aborted)

@@ -1,13 +1,13 @@
-"""One pass of compaction over one partition's log: of each key only the latest record stays (docs/design.md,
+"""One pass of compaction over one partition's log: it keeps only the latest record of each key (docs/design.md,
 "Compaction").
 
-It looks twice. First at what was appended since the last pass: which keys there are, and where each is last
-(key_offsets.py). Then at everything from the log's start on: what a later record replaces goes, batch
-by batch, and what is left of some neighbours takes their place in the backend, which keeps all offsets covered. A crash
-between two of these leaves a log that is compacted in part; the next pass does the rest.
+A pass reads twice. First it reads what was appended since the last pass, and notes each key's highest offset
+(key_offsets.py). Then it reads everything from the log's start on and removes, batch by batch, the records that a later
+one replaces. The remains of some adjacent batches replace these in the backend, so that all offsets stay covered. A
+crash between two replacements leaves a log that is compacted in part; the next pass does the rest.
 
-What the passes need of the log's state is looked at on the event loop; the work on records goes on elsewhere, slice by
-slice, and touches nothing but batches and the table.
+The pass reads the log's state on the event loop. The work on records runs off the loop, slice by slice, and touches
+only batches and the table.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ if TYPE_CHECKING:
     from sbp_back.wire.model import Entry
 
 _READ_BYTES = 512 * 1024
-"""Read, and replaced, at once."""
+"""Bytes read, and replaced, at once."""
 _LONGEST_GAP = 1 << 30
-"""Offsets that one batch without records may span: the span's last is a signed number of 32 bits."""
+"""Offsets that one batch without records may span: its last offset delta is a signed 32-bit number."""
 _PROMISED_SECONDS = 10.0
-"""How long answers are waited for that hold where batches lie. A client that takes none of its answer for longer loses
-its connection before it gets a wrong byte, and comes again."""
+"""How long a replacement waits for answers that rely on the old bytes. A client that takes none of its answer for
+longer loses its connection before it gets a wrong byte, and reconnects."""
 _LOOK_SECONDS = 0.05
 READS_END_MS = 60_000
-"""After so long nobody is answered any more with what was read before."""
+"""After this time no answer contains what was read before."""
 _STEP_SECONDS = 0.001
-"""What one step of work may hold up others for."""
+"""Time for which one step of work may hold up others."""
 
 _KAFKA = int(FormatId.KAFKA)
 _YDB = int(FormatId.YDB)
@@ -73,16 +73,16 @@ _NOTE = int(FormatId.LEDGER_NOTE)
 
 
 class Stopped(Exception):
-    """The pass ends here, though there is more to do: the log was closed, or may be compacted no more."""
+    """The pass ends early: the log was closed, or must not be compacted any more."""
 
 
 class Damaged(LogError):
-    """There is a batch that cannot be read; nothing above it is compacted."""
+    """A batch cannot be read; nothing above it is compacted."""
 
 
 class Compaction(Struct):
-    """What a pass has done: below ``end`` of each key the latest record is left. ``horizon_ms``: from when on there is
-    something to take though nothing new came (-1: never). Bytes are of payload."""
+    """The outcome of a pass: below ``end`` only the latest record of each key is left. ``horizon_ms``: the time from
+    which a pass finds something to remove without new records (-1: never). Bytes are of payload."""
 
     end: int = 0
     horizon_ms: int = NO_HORIZON
@@ -92,12 +92,12 @@ class Compaction(Struct):
     batches: int = 0
     keys: int = 0
     aborted: set[int] = set()
-    """Markers of aborted transactions that nothing is left of, by their offsets: they need not be known any more."""
+    """Markers, by offset, of aborted transactions that have no batches left: these transactions may be forgotten."""
 
 
 class _Piece(Struct):
-    """What is to be at the offsets of some entries: ``payload`` None: nothing, else the one entry's, or others.
-    ``stamp``: unless that writer is known by the batch; then it is ``instead``, with ``instead_flags``."""
+    """The new contents at the offsets of some entries. ``payload`` is None for a gap. A piece with a ``stamp`` becomes
+    ``instead``, with ``instead_flags``, if the ledger knows that writer only by this batch."""
 
     entries: list[Entry]
     payload: Buffer | None
@@ -109,9 +109,9 @@ class _Piece(Struct):
 
 
 class CompactionPass:
-    """``works`` takes the work on records, ``pace`` how fast that may go. ``settled``: what is known of transactions is
-    durable, as far as they were forgotten. ``forgets``: so much time has passed since the last pass that nobody reads
-    any more what was there before. ``wanted``: whether the topic is still to be compacted."""
+    """One pass over one log. ``works`` runs the work on records, ``pace`` limits its speed. ``settled``: what memory
+    has forgotten of transactions is durably forgotten, too. ``forgets``: the last pass was so long ago that no reader
+    still reads what was there before it. ``wanted``: returns whether the topic is still to be compacted."""
 
     def __init__(
         self,
@@ -139,16 +139,16 @@ class CompactionPass:
         self._limit = inflated_bytes
         self._wanted = wanted
         self.result = Compaction(aborted=set())
-        # Producers of whose transaction something was met that its marker has not ended yet; whether any of it stays.
+        # Producers with batches whose marker has not come yet; whether any of these batches stays.
         self._open: dict[int, bool] = {}
-        # Something stayed that was to go: nothing of transactions may be forgotten.
+        # A batch stayed that should have gone: no transaction may be forgotten.
         self._unsure = False
         self._now_ms = 0
         self._end = 0
 
     async def run(self, dirty: int, end: int, youngest_ms: int, now_ms: int) -> Compaction:
-        """Compact the log up to ``end``, where ``dirty`` is where the last pass ended, but nothing that was appended
-        after ``youngest_ms``, nor more than the table holds keys of.
+        """Compact the log up to ``end``; the last pass ended at ``dirty``. Stop before batches that were appended after
+        ``youngest_ms``, and when the table is full.
 
         Raises :class:`Stopped`, LogError.
         """
@@ -177,7 +177,7 @@ class CompactionPass:
             raise Stopped("the topic is not to be compacted any more")
 
     async def _entries(self, start: int, end: int) -> AsyncIterator[list[Entry]]:
-        """What is stored, in pieces, of the entries that begin below ``end``."""
+        """Yield the stored entries that begin below ``end``, in pieces."""
         log = self._log
         offset = past(log.skipped, start)
         while offset < end:
@@ -202,7 +202,7 @@ class CompactionPass:
             offset = past(log.skipped, entries[-1].end_offset)
 
     async def _do(self, work: Sliced[object]) -> object:
-        """Sliced work, off the loop, no faster than the pace allows."""
+        """Run sliced work off the loop, no faster than the pace allows."""
         work = _in_steps(work)
         while True:
             ended, told = await self._works.step(work)
@@ -214,7 +214,7 @@ class CompactionPass:
     # --- which keys there are ---------------------------------------------------------------------------------------
 
     async def _fill(self, start: int, end: int, youngest_ms: int) -> int:
-        """Note the keys of what lies between; gives how far that went."""
+        """Note the keys between ``start`` and ``end``; return how far that went."""
         async for entries in self._entries(start, end):
             stopped = await self._do(self._noted(entries, await self._aborted(entries), start, youngest_ms))
             assert isinstance(stopped, int)
@@ -228,12 +228,12 @@ class CompactionPass:
     def _noted(
         self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]], start: int, youngest_ms: int
     ) -> Generator[None, None, int]:
-        """Where to stop; -1: nowhere among these."""
+        """Note the keys of ``entries``. Return the offset at which to stop, -1 to continue."""
         for entry in entries:
             if entry.timestamp > youngest_ms:
                 return max(start, entry.base_offset)
             if not (yield from self._note(entry, ranges)):
-                # Of a batch that alone has too many keys only some are known: its others stay where they are twice.
+                # If one batch alone has too many keys, only some are noted: duplicates of the others stay.
                 return entry.base_offset if entry.base_offset > start else entry.end_offset
             yield None
         return -1
@@ -257,7 +257,7 @@ class CompactionPass:
                 elif record.key is not None and not put(record.key, record.offset):
                     return False
         except BatchInvalid:
-            pass  # whoever reads it is told; what it replaces stays
+            pass  # its readers get the error; the records that it replaces stay
         return True
 
     # --- what stays -------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class CompactionPass:
         ledger = self._state.ledger
         pieces: list[_Piece] = []
         for piece in judged:
-            # Were the ledger made anew from the log, it would not know the writer without this batch.
+            # A ledger that is rebuilt from the log would not know the writer without this batch.
             if piece.stamp is not None and ledger.rests_on(piece.stamp, piece.entries[0].base_offset, durable):
                 piece.payload, piece.flags = piece.instead, piece.instead_flags
                 piece.changed = piece.instead is not piece.entries[0].payload
@@ -284,7 +284,7 @@ class CompactionPass:
             of_range = [piece for piece in pieces if piece.entries[0].range_index == index]
             changed = [number for number, piece in enumerate(of_range) if piece.changed]
             if changed:
-                # With what lies between: what is left of a range's order on the disk is a run, not a heap of pieces.
+                # Include the entries between, so that a range's data on disk becomes one run, not scattered pieces.
                 await self._replace(of_range[changed[0] : changed[-1] + 1])
 
     def _judge(
@@ -303,7 +303,7 @@ class CompactionPass:
                     stamp = format_of(entry.flags).describe(entry.payload).producer
                     piece = _nothing(entry, stamp, entry.payload, entry.flags)
             except BatchInvalid:
-                self._unsure = True  # whoever reads it is told
+                self._unsure = True  # its readers get the error
             pieces.append(piece)
             yield None
         return pieces
@@ -331,8 +331,7 @@ class CompactionPass:
         return _nothing(entry, stamp, emptied(payload), entry.flags | COMPACTED)
 
     def _judge_marker(self, entry: Entry, header: Header, ranges: Mapping[int, list[tuple[int, int]]]) -> _Piece:
-        """A marker stays as long as there is something of its transaction, and a while longer for readers that have
-        begun before."""
+        """Keep a marker as long as its transaction has batches, and a while longer for readers that began before."""
         part = transaction_of(entry.payload, header)
         if part is None or part.commit is None:
             return _as_it_is(entry)
@@ -347,18 +346,18 @@ class CompactionPass:
             self._will_be_due(horizon)
             return _changed(entry, with_horizon(entry.payload, horizon))
         if not part.commit:
-            # Nothing was left of it in the pass before.
+            # the pass before left no batch of it
             self.result.aborted.add(entry.base_offset)
         known = is_marker(part.producer_id, entry.base_offset, ranges)
         if horizon > self._now_ms or known or not self._settled:
-            # A reader that is told of it looks for the marker.
+            # A reader that knows the aborted range looks for the marker.
             self._will_be_due(max(horizon, self._now_ms + READS_END_MS))
             return _as_it_is(entry)
         stamp = None if entry.flags & IMPORTED else format_of(entry.flags).describe(entry.payload).producer
         return _nothing(entry, stamp, entry.payload, entry.flags)
 
     def _judge_whole(self, entry: Entry) -> Generator[None, None, _Piece]:
-        """A batch of another format stays whole, or goes when every record of it is replaced."""
+        """Keep a batch of another format whole, or remove it if every record is replaced."""
         for record in records_of(format_of(entry.flags), _stored(entry), self._limit):
             if record is None:
                 yield None
@@ -409,7 +408,7 @@ class CompactionPass:
         await self._pace.spent(written)
 
     async def _event_bytes(self, some: Sequence[Entry | Substitute]) -> int:
-        """What the events of these take of positions in bytes; 0 while nobody has asked for such."""
+        """Return the bytes of positions that these take; 0 if no client has asked for positions."""
         if self._state.index.column is None:
             return 0
         batches = [StoredBatch(one.base_offset, one.end_offset, one.flags, one.payload) for one in some]
@@ -427,7 +426,7 @@ class CompactionPass:
         return size
 
     async def _unpromised(self, span: Replacing) -> None:
-        """Return when no answer holds any more where the batches of ``span`` lie."""
+        """Return once no answer relies on the bytes of ``span``."""
         for _ in range(int(_PROMISED_SECONDS / _LOOK_SECONDS)):
             if not any(one.holds(span.start, span.end) for one in list(self._log.promised)):
                 return
@@ -476,8 +475,8 @@ def _substitute(piece: _Piece) -> Substitute | Entry:
 
 
 def _in_steps(work: Sliced[object]) -> Sliced[tuple[float, object]]:
-    """Sliced work whose steps compute for about a millisecond, whatever its own do; with the seconds that each has
-    computed for, which is less than it took where others had the interpreter meanwhile, and with the result of all."""
+    """Run sliced work in steps of about a millisecond of computing. Yields (seconds, None) and returns (seconds,
+    result). Seconds are computing time, which is less than the elapsed time if other threads held the interpreter."""
     while True:
         began = time.thread_time()
         while (spent := time.thread_time() - began) < _STEP_SECONDS:

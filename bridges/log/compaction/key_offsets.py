@@ -1,7 +1,7 @@
-"""The highest offset of each of many keys, in a bounded number of bytes.
+"""A table of the highest offset of each key, in a bounded number of bytes.
 
-Keys are known by 16 bytes of a hash, which is keyed anew for each table, so that nobody can choose keys that meet: two
-that are alike would be taken for one, which happens to one in 10^26 pairs of tables with a million keys each.
+It knows keys by 16 bytes of a hash. Each table has its own hash key, so that nobody can choose keys that collide. Two
+colliding keys would be taken for one; that happens in one of 10^26 pairs of tables with a million keys each.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from struct import Struct
 _TWO = Struct("=qq").unpack
 SLOT_BYTES = 24
 _FULL = 0.8
-"""Share of the slots that are used: beyond it looking for a key takes many steps."""
+"""Share of the slots that are used: beyond it a lookup takes many steps."""
 
 
 class KeyOffsets:
-    """A table of ``size_bytes``. May be used in any thread, by one at a time."""
+    """A table of ``size_bytes``. It may be used in any thread, by one thread at a time."""
 
     __slots__ = ("_begun", "_cells", "_most", "_slots", "_used")
 
@@ -25,7 +25,7 @@ class KeyOffsets:
         self._slots = max(8, size_bytes // SLOT_BYTES)
         self._most = int(self._slots * _FULL)
         self._used = 0
-        # Begun once: of each hash that would be half the work.
+        # Begun once: beginning anew would be half the work of each hash.
         self._begun = blake2b(digest_size=16, key=os.urandom(16))
         # Two halves of a hash, and the offset plus one: 0 is an empty slot.
         self._cells = memoryview(bytearray(self._slots * SLOT_BYTES)).cast("q")
@@ -35,11 +35,11 @@ class KeyOffsets:
 
     @classmethod
     def bytes_for(cls, keys: int) -> int:
-        """Bytes of a table that has room for ``keys``."""
+        """Return the bytes of a table that has room for ``keys``."""
         return (int(keys / _FULL) + 2) * SLOT_BYTES
 
     def _place(self, key: bytes | bytearray | memoryview) -> tuple[int, int, int, int]:
-        """(where in the cells the key is or would be, offset plus one that is known, two halves of the hash)."""
+        """Return (index of the key's cells, known offset plus one, both halves of the hash)."""
         hashed = self._begun.copy()
         hashed.update(key)
         high, low = _TWO(hashed.digest())
@@ -55,7 +55,7 @@ class KeyOffsets:
                 at = 0
 
     def put(self, key: bytes | bytearray | memoryview, offset: int) -> bool:
-        """There is ``key`` at ``offset``. False when there is no room for another key."""
+        """Note ``key`` at ``offset``. Return False when there is no room for another key."""
         at, known, high, low = self._place(key)
         cells = self._cells
         if not known:
@@ -68,5 +68,5 @@ class KeyOffsets:
         return True
 
     def highest(self, key: bytes | bytearray | memoryview) -> int:
-        """The highest offset at which there is ``key``; -1 where none was told."""
+        """Return the highest offset of ``key``; -1 if the table does not have it."""
         return self._place(key)[1] - 1

@@ -1,4 +1,4 @@
-"""How fast a chore may go: so many bytes a second, and a share of the time for work that holds up others."""
+"""The pace of a chore: bytes a second, and the share of the time for work that holds up others."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 import time
 
 _LONGEST = 1.0
-"""Seconds slept at once; what is left to wait for is waited for later."""
+"""Longest sleep in seconds; the rest follows later."""
 _CREDIT = 0.1
-"""Seconds without anything read or written that count for what is read and written next: whoever computed meanwhile
-need not wait for them again."""
+"""Idle seconds credited to the next read or write: a caller that was computing meanwhile need not wait for them
+again."""
 
 
 class Pace:
-    """``bytes_per_second``: read and written together; 0: no bound. ``share``: of the time, that work may take."""
+    """A limit on a chore. ``bytes_per_second``: read and written together; 0: no limit. ``share``: of the time, for
+    work."""
 
     __slots__ = ("_owed", "_rate", "_rest", "_since", "share")
 
@@ -25,7 +26,7 @@ class Pace:
         self._since = time.monotonic()
 
     async def spent(self, size: int) -> None:
-        """So many bytes were read or written."""
+        """Wait as ``size`` bytes, read or written, demand."""
         if self._rate <= 0:
             return
         now = time.monotonic()
@@ -35,7 +36,7 @@ class Pace:
             await asyncio.sleep(min(self._owed, _LONGEST))
 
     async def worked(self, seconds: float) -> None:
-        """Work was done for so long: others have their turns now."""
+        """Rest after ``seconds`` of work, so that others have their turns."""
         self._rest += seconds * (1 / self.share - 1)
         if self._rest > 0.002:
             rest, self._rest = min(self._rest, _LONGEST), 0.0

@@ -1,1 +1,1 @@
-"""Damaged batches: how far damage reaches, and how an operator has readers pass over it."""
+"""Damaged batches: how far damage reaches, and how an operator lets readers skip it."""

@@ -1,18 +1,19 @@
-"""How far damage reaches: found by looking at single offsets, since what is damaged does not say where it ends."""
+"""The extent of damage, found by reading single offsets, because damaged data does not say where it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 SAMPLES = 64
-"""Offsets looked at inside a damaged stretch, lest something good lies between two damaged batches."""
+"""Offsets sampled inside a damaged stretch, in case something readable lies between two damaged batches."""
 
 GoodFrom = Callable[[int], Awaitable[int | None]]
-"""Where what can be read at an offset begins; the offset itself where the log has ended; None if it is damaged."""
+"""Returns the beginning of the readable batch at an offset; the offset itself where the log has ended; None if it is
+damaged."""
 
 
 async def end_of_damage(offset: int, good_from: GoodFrom) -> int:
-    """The first offset behind the damaged one at ``offset`` that can be read, or at which the log ends."""
+    """Return the first offset behind the damage at ``offset`` that is readable, or at which the log ends."""
     step = 1
     while (good := await good_from(offset + step)) is None:
         step *= 2
@@ -29,7 +30,7 @@ async def end_of_damage(offset: int, good_from: GoodFrom) -> int:
 
 
 async def _begin(bad: int, good: int, good_from: GoodFrom) -> int:
-    """An offset up to ``good`` that can be read while the one before it cannot."""
+    """Return an offset up to ``good`` that is readable while the one before it is not."""
     while good - bad > 1:
         middle = (bad + good) // 2
         found = await good_from(middle)

@@ -1,4 +1,4 @@
-"""What an operator asks for when a partition has a batch that nobody can read: that readers pass over it."""
+"""An operator's request that readers skip a batch that nobody can read."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _log = structlog.get_logger("anabranch.skips")
 
 
 async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tuple[Span, str]:
-    """Have readers of a partition pass over the batch at ``offset``, for good; gives what is skipped and why.
+    """Make readers of a partition skip the batch at ``offset``, for good; return the span skipped and the reason.
 
-    All of a stretch of damage from ``offset`` on is skipped, and all of the batch that contains it. ``force`` skips
-    what can be read. Raises OffsetOutOfRange (nothing is there, or it is skipped already), StillReadable,
+    The whole stretch of damage from ``offset`` on is skipped, and the whole batch that contains it. ``force`` skips
+    readable batches, too. Raises OffsetOutOfRange (nothing is there, or it is skipped already), StillReadable,
     LogUnavailable, LogDeleted, or an error of the database.
     """
-    await _opened(log)  # a damaged batch may keep it from that: the backend can be asked nevertheless
+    await _opened(log)  # a damaged batch may prevent that, but the backend can still be read
     if log.is_open and not log.log_start_offset <= offset < log.high_watermark:
         raise OffsetOutOfRange(f"{log.topic}-{log.partition} has no offset {offset}")
     if past(logs.skips.of(log.stream_id), offset) != offset:
@@ -54,7 +54,7 @@ async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tu
 
 async def _skip(logs: Logs, log: PartitionLog, span: Span, reason: str) -> None:
     await logs.positions.keep_around(log, span)
-    # What the batch said, as a transaction's end, is known to a log that is open, and would be to no later opening.
+    # An open log knows what the batch said, such as a transaction's end; a later opening would not.
     await log.saved_behind(min(span[1], log.high_watermark))
     await logs.skips.add(log.stream_id, span, reason)
     await _opened(log)
@@ -71,16 +71,16 @@ async def _opened(log: PartitionLog) -> None:
 
 
 class _Look:
-    """Looks at single batches of a stream."""
+    """A reader of single batches of a stream."""
 
     def __init__(self, client: Streams, stream_id: int) -> None:
         self._client = client
         self._stream_id = stream_id
         self.reason = ""
-        """Why the first damaged batch met cannot be read."""
+        """Why the first damaged batch cannot be read."""
 
     async def at(self, offset: int) -> StoredBatch | None:
-        """The batch that contains ``offset``; None if it is damaged. Raises OffsetOutOfRange, LogUnavailable."""
+        """Return the batch that contains ``offset``; None if it is damaged. Raises OffsetOutOfRange, LogUnavailable."""
         if offset < 0:
             raise OffsetOutOfRange(f"there is no offset {offset}")
         try:
@@ -97,7 +97,8 @@ class _Look:
         return batches[0]
 
     async def good_from(self, offset: int) -> int | None:
-        """Where what can be read at ``offset`` begins, the end of the log included; None if it is damaged."""
+        """Return the beginning of the readable batch at ``offset``, or ``offset`` at the log's end; None if it is
+        damaged."""
         try:
             batch = await self.at(offset)
         except OffsetOutOfRange:
@@ -106,7 +107,7 @@ class _Look:
 
 
 async def _why_unreadable(batch: StoredBatch) -> str | None:
-    """What keeps a reader from the records of a batch, if anything does."""
+    """Return why a reader cannot read the records of a batch, or None."""
     try:
         if batch.flags & FORMAT_MASK == FormatId.KAFKA:
             check_batch(memoryview(batch.payload))

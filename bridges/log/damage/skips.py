@@ -1,7 +1,7 @@
-"""Offsets that cannot be read and that an operator has declared lost: readers find a gap there, as after compaction.
+"""Unreadable offsets that an operator has declared lost: readers find a gap there, as after compaction.
 
-A batch may be damaged on disk, or may have been stored by a program that lied about its format. Readers are told so at
-its offset, again and again, until somebody decides that what comes behind it is worth more (skipping.py).
+A batch may be damaged on disk, or stored by a program that misreported its format. Readers get an error at its offset,
+again and again, until an operator decides that what follows is worth more (skipping.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Span = tuple[int, int]
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The spans in order, those that touch as one."""
+    """Return the spans in order; spans that touch are merged."""
     found: list[Span] = []
     for first, end in sorted(spans):
         if found and first <= found[-1][1]:
@@ -28,7 +28,7 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def past(spans: Sequence[Span], offset: int) -> int:
-    """The first offset from ``offset`` on that is not skipped."""
+    """Return the first offset from ``offset`` on that is not skipped."""
     for first, end in spans:
         if first <= offset < end:
             return end
@@ -36,7 +36,7 @@ def past(spans: Sequence[Span], offset: int) -> int:
 
 
 def before(spans: Sequence[Span], end: int) -> int:
-    """Where what is skipped up to ``end`` begins: ``end`` itself if it is not."""
+    """Return the beginning of the skipped span that reaches ``end``; ``end`` itself without one."""
     for first, behind in spans:
         if first < end <= behind:
             return first
@@ -44,7 +44,7 @@ def before(spans: Sequence[Span], end: int) -> int:
 
 
 def next_after(spans: Sequence[Span], offset: int, limit: int) -> int:
-    """Where the first span behind ``offset`` begins, at most ``limit``."""
+    """Return the beginning of the first span behind ``offset``, at most ``limit``."""
     for first, _ in spans:
         if first > offset:
             return min(first, limit)
@@ -52,7 +52,7 @@ def next_after(spans: Sequence[Span], offset: int, limit: int) -> int:
 
 
 class Skips(KnownRows[tuple[Span, ...]]):
-    """What was skipped of every stream."""
+    """The skipped spans of every stream."""
 
     __slots__ = ()
 
@@ -63,11 +63,11 @@ class Skips(KnownRows[tuple[Span, ...]]):
         return merged([*self.of(stream_id), (row[0], row[1])])
 
     def of(self, stream_id: int) -> tuple[Span, ...]:
-        """What was skipped of a stream: in order, without overlap."""
+        """Return the skipped spans of a stream, in order and without overlap."""
         return self._known.get(stream_id, ())
 
     async def add(self, stream_id: int, span: Span, reason: str) -> None:
-        """Skip ``span`` for good: it stays skipped whatever happens to the node, loss of power included.
+        """Skip ``span`` for good: it stays skipped whatever happens to the node, even a loss of power.
 
         Raises an error of the database.
         """
@@ -84,10 +84,10 @@ class Skips(KnownRows[tuple[Span, ...]]):
         self._known[stream_id] = merged([*self.of(stream_id), span])
 
     async def within(self, stream_id: int, start: int, end: int) -> tuple[Span, ...]:
-        """What was skipped of a log that reaches from ``start`` to ``end``.
+        """Return the skipped spans of a log that reaches from ``start`` to ``end``.
 
-        A span that ends behind that is of another history, which the log has lost: it is forgotten for good, so that
-        it hides nothing once the log has grown past it. So is what was trimmed. Raises an error of the database.
+        A span that ends behind that belongs to a history that the log has lost. It is deleted for good, so that it
+        hides nothing once the log has grown past it. So are trimmed spans. Raises an error of the database.
         """
         spans = self.of(stream_id)
         kept = tuple(span for span in spans if start < span[1] <= end)

@@ -1,8 +1,8 @@
-"""Deduplication of one partition: who wrote what last, for every kind of writer (docs/design.md, "Writing").
+"""Deduplication in one partition: the last writes of every writer, of every kind (docs/design.md, "Writing").
 
-The one place where repetitions are found, whatever protocol they come through. What is remembered of a kind's writers,
-and what that means for their next batch, is its rule's (bridges/log/ledger/rules.py). It is pure state: the partition
-log feeds it in append order, at run time and when rebuilding.
+This is the one place that finds repetitions, whichever protocol they come through. The rule of a kind decides what is
+remembered of its writers, and what that means for their next batch (bridges/log/ledger/rules.py). The ledger is pure
+state: the partition log feeds it in append order, at run time and when rebuilding.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 __all__ = ["SLICE", "Durable", "KindLimits", "Ledger", "LedgerCapture", "LedgerOptions"]
 
 Durable = Mapping[tuple[int, bytes], bytes | None]
-"""Of each (kind, key) with batches in flight the row as it was before them."""
+"""For each (kind, key) with batches in flight, the row before these batches."""
 
 _SECTION = struct.Struct(">BI")
 """Kind of the writers that follow, and their bytes."""
 _FORMER_HEAD = struct.Struct(">qhqB")
-"""How rows began in version 2 of the stored form, which knew only Kafka's: producer id, epoch, wall clock, batches."""
+"""Beginning of a row in version 2 of the stored form, which had only Kafka's producers: producer id, epoch, wall clock,
+number of batches."""
 _FORMER_BATCH = 16
 _STALE = 0x80
 
 
 class KindLimits(Struct, frozen=True):
-    """How many writers of a kind are remembered on a partition, and how long after their last append."""
+    """Limits of a kind of writers: how many are remembered on a partition, and for how long after their last append."""
 
     writers: int = 100_000
     idle_ms: int = 86_400_000
 
 
 class LedgerOptions(Struct, frozen=True):
-    """The kinds of writers there are, and how long they are remembered; without limits of its own a kind has the
-    usual ones."""
+    """The rules of the kinds of writers, and their limits; a kind without limits of its own has the defaults."""
 
     rules: Mapping[int, Rule] = field(default_factory=lambda: RULES)
     limits: Mapping[int, KindLimits] = field(default_factory=dict)
@@ -67,11 +67,11 @@ class Ledger:
         self.tables: dict[int, LedgerTable] = {}
 
     def __len__(self) -> int:
-        """Writers known; while a snapshot is read out, some may count twice."""
+        """Return the number of known writers; while a snapshot is read out, some may count twice."""
         return sum(map(len, self.tables.values()))
 
     def table(self, kind: int) -> LedgerTable:
-        """The writers of one kind. Raises KeyError for a kind without a rule."""
+        """Return the writers of one kind. Raises KeyError for a kind without a rule."""
         table = self.tables.get(kind)
         if table is None:
             table = self.tables[kind] = self._made(kind)
@@ -82,13 +82,13 @@ class Ledger:
         return LedgerTable(rule, self._options.limits_of(kind).writers, rows)
 
     def last(self, kind: int, key: bytes) -> Last | None:
-        """A writer's last number, also if its batch is still in flight; None if nothing is known of it."""
+        """Return a writer's last number, even if its batch is still in flight; None for an unknown writer."""
         table = self.tables.get(kind)
         return None if table is None else table.last(key)
 
     def rests_on(self, stamp: Stamp, base_offset: int, durable: Durable) -> bool:
-        """Whether the batch with ``stamp`` at ``base_offset`` is the last that is known of its writer; ``durable``:
-        rows of writers with batches in flight as they were before these."""
+        """Return whether the ledger's last batch of this writer is the one with ``stamp`` at ``base_offset``.
+        ``durable``: rows of writers with batches in flight, as they were before these."""
         table = self.tables.get(stamp.kind)
         if table is None:
             return False
@@ -98,9 +98,9 @@ class Ledger:
         return last is not None and last.base_offset == base_offset
 
     def check_epoch(self, part: InTransaction) -> None:
-        """Raises ProducerFenced if a later epoch of the producer is known than that of ``part``.
+        """Raise ProducerFenced if the ledger knows a later epoch of the producer than that of ``part``.
 
-        For batches of transactions whose stamps do not tell it.
+        For batches of transactions whose stamps do not carry the epoch.
         """
         table = self.tables.get(LedgerKind.KAFKA)
         row = None if table is None else table.row(producer_key(part.producer_id))
@@ -110,16 +110,16 @@ class Ledger:
     def record(self, stamp: Stamp, base_offset: int, now_ms: int) -> bytes | None:
         """Remember a batch that lies at ``base_offset``; see :meth:`LedgerTable.record`."""
         if stamp.kind not in self._options.rules:
-            return None  # nobody here can write as one of that kind
+            return None  # no front here can write as one of that kind
         return self.table(stamp.kind).record(stamp.key, stamp, base_offset, now_ms)
 
     def take_back(self, stamp: Stamp, replaced: bytes | None) -> None:
-        """Undo :meth:`record`, which gave ``replaced``; the latest one first."""
+        """Undo :meth:`record`, which returned ``replaced``; the latest record first."""
         self.table(stamp.kind).take_back(stamp.key, replaced)
 
     def expire(self, now_ms: int) -> int:
-        """Forget writers that were idle for longer than their kind is remembered, at most :data:`SLICE` of each kind;
-        returns how many. Those of a kind without a rule stay: their front is not there to write."""
+        """Forget writers that were idle for longer than the limit of their kind, at most :data:`SLICE` of each kind;
+        return how many. Writers of a kind without a rule stay, because their front is not installed."""
         options = self._options
         known = ((kind, table) for kind, table in self.tables.items() if kind in options.rules)
         return sum(table.expire(now_ms - options.limits_of(kind).idle_ms) for kind, table in known)
@@ -127,16 +127,16 @@ class Ledger:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def capture(self, durable: Durable) -> LedgerCapture:
-        """All of it as of now, to be read out while writing goes on. Close it; one at a time."""
+        """Capture the present state, which can be read out while writing goes on. Close it; one at a time."""
         return LedgerCapture(self.tables, durable)
 
     def restoring(self, data: bytes | memoryview, *, stale: bool = False, former: bool = False) -> Iterator[None]:
         """Replace all state by a capture's pieces, :data:`SLICE` writers at each step.
 
-        ``stale``: what was written since is lost, and writers may be further than is known here; the repetitions of
-        Kafka's are recognised, and what is none is taken for their next batch. ``former``: the pieces are of version 2,
-        from before there were kinds. Writers of a kind without a rule, whose front is not installed, are kept as they
-        are. Raises DecodeError; then the state is empty.
+        ``stale``: later batches are lost, and writers may be further than the capture knows. Repetitions by Kafka's
+        producers are still recognised, and any other batch counts as their next. ``former``: the pieces are of version
+        2, before there were kinds. Rows of a kind without a rule, whose front is not installed, stay as they are.
+        Raises DecodeError; then the state is empty.
         """
         self.tables = {}
         found: dict[int, dict[bytes, bytes]] = {}
@@ -164,14 +164,14 @@ class LedgerCapture:
             self._tables[kind] = table.capture(by_kind.get(kind, {}))
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it, :data:`SLICE` writers at a time, each piece behind its kind and size."""
+        """Yield everything, :data:`SLICE` writers at a time, each piece behind its kind and size."""
         for kind, table in self._tables.items():
             for piece in table.pieces():
                 if piece:
                     yield _SECTION.pack(kind, len(piece)) + piece
 
     def close(self) -> None:
-        """Let the ledger go on alone. Idempotent."""
+        """Release the ledger. Idempotent."""
         for table in self._tables.values():
             table.close()
 
@@ -206,6 +206,7 @@ def _former_rows(data: bytes | memoryview) -> Iterator[tuple[int, bytes, bytes]]
         if position > end:
             raise DecodeError("producer snapshot is cut short")
         batches = [bytes(data[at : at + _FORMER_BATCH]) for at in range(batches_at, position, _FORMER_BATCH)]
-        # Id, epoch, clock, count: now the id is the key, the clock comes first, and the latest batch before others.
+        # The old order is id, epoch, clock, count. Now the id is the key, the clock comes first, and the latest batch
+        # precedes the others.
         row = producer[10:18] + producer[8:10] + producer[18:] + b"".join(reversed(batches))
         yield LedgerKind.KAFKA, producer[:8], row

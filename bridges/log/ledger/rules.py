@@ -1,8 +1,9 @@
-"""What the ledger remembers of each kind of writer, and what it decides by that (docs/design.md, "Writing").
+"""Rules of the ledger: what it remembers of each kind of writer, and how it decides by that (docs/design.md,
+"Writing").
 
-A rule turns what is known of one writer, a row of bytes, and the stamp of its next batch into a decision: append it,
-it is in the log already, its first records are, or an error. It keeps no state itself. Rows begin with the wall clock
-(ms) of the writer's last append; what follows is the rule's.
+A rule turns a writer's row of bytes, and the stamp of its next batch, into a decision: append it, it is in the log
+already, its first records are, or an error. A rule has no state. Rows begin with the wall clock (ms) of the writer's
+last append; the rest is the rule's.
 """
 
 from __future__ import annotations
@@ -17,31 +18,31 @@ from bridges.formats.producer import SEQUENCES as _SEQUENCES
 from bridges.formats.producer import EventStamp, LedgerKind, ProducerStamp, SeqNoStamp
 
 BATCHES_KEPT = 5
-"""Batches remembered of each Kafka producer; one may have that many in flight."""
+"""Batches remembered of each Kafka producer; a producer may have as many in flight."""
 
 
 class Repeated(NamedTuple):
-    """All of a batch is in the log, or on its way there: it lies at these offsets, or before them where only the last
-    of a writer's numbers is known."""
+    """The whole batch is in the log, or in flight. It lies at these offsets, or before them where only a writer's last
+    number is known."""
 
     base_offset: int
     end_offset: int
 
 
 class Skip(NamedTuple):
-    """The first ``records`` of a batch are in the log, or on their way there; the others are new."""
+    """The first ``records`` of a batch are in the log, or in flight; the others are new."""
 
     records: int
 
 
 class Unproven(Enum):
-    """Nothing that is known of a batch's writer tells whether batches before it are missing."""
+    """The writer's row cannot prove whether earlier batches are missing."""
 
     WRITER = "unknown"
 
 
 class Last(NamedTuple):
-    """The last number a writer used, and the base offset of the batch that carried it: durable once the high watermark
+    """The last number of a writer, and the base offset of the batch that carried it: durable once the high watermark
     lies above."""
 
     number: int
@@ -52,29 +53,29 @@ class Rule(Protocol):
     """The decisions for one kind of writer."""
 
     def check(self, row: bytes | None, stamp: Any) -> Repeated | Skip | Unproven | None:
-        """What to do with a batch: append it (None), leave out its first records, or all of it; where nothing is known
-        that could tell, whoever asks has other ways.
+        """Decide about a batch: append it (None), skip its first records, or all of it. Unproven leaves the decision to
+        the caller.
 
-        ``row``: what is known of its writer, None if nothing is. Raises LogError for a batch to be refused.
+        ``row``: the row of its writer, None for an unknown one. Raises LogError for a batch to be refused.
         """
 
     def record(self, row: bytes | None, stamp: Any, base_offset: int, now_ms: int) -> bytes:
-        """The row once a batch that was to be appended lies at ``base_offset``."""
+        """Return the row after a batch was appended at ``base_offset``."""
 
     def last(self, row: bytes) -> Last | None:
-        """The last number of a row's writer."""
+        """Return the last number in a row."""
 
     def valid(self, row: bytes) -> bool:
-        """Whether a row that was read from a snapshot has the shape of one."""
+        """Return whether a row that was read from a snapshot has the right shape."""
 
     def stale(self, row: bytes) -> bytes:
-        """The row of a writer that may have written more since, of which nothing is known any more."""
+        """Return the row of a writer that may have written more since, all of which is unknown."""
 
 
 # --- Kafka ----------------------------------------------------------------------------------------------------------
 
 # A producer takes 170 to 320 bytes of memory with its place in the table (objects took 1,030). The latest batch comes
-# first, where it is found at once.
+# first, so that it is found at once.
 _HEAD = struct.Struct(">qhB")
 """Wall clock (ms) of the last append, epoch, number of batches, which follow, the latest first."""
 _BATCH = struct.Struct(">iiq")
@@ -87,16 +88,16 @@ _HEAD_SIZE = _HEAD.size
 _KEPT_OF_ROW = _HEAD.size + (BATCHES_KEPT - 1) * _BATCH.size
 _COUNT_AT = 10
 _NO_SEQUENCE = -1
-"""First and last sequence number in the row of a producer that has written nothing in its epoch: no batch repeats them,
-and the next one begins with 0."""
+"""First and last sequence number in the row of a producer without batches in its epoch: no batch repeats them, and the
+next one begins with 0."""
 _STALE = 0x80
-"""In the number of batches: this producer may have written others since, of which nothing is known any more."""
+"""A flag in the number of batches: this producer may have written other batches since, all unknown."""
 _CLOCK = struct.Struct(">q")
 _ID = struct.Struct(">q")
 
 
 class WrittenBatch(NamedTuple):
-    """A batch the ledger remembers."""
+    """A batch that the ledger remembers."""
 
     first_sequence: int
     last_sequence: int
@@ -113,11 +114,13 @@ class ProducerState(NamedTuple):
 
 
 class KafkaRule:
-    """Idempotent producers number their records; the last five batches are remembered (docs/protocols/kafka.md, rules
-    29-33; KIP-98, KIP-360). A retried batch is answered with its original offset, a gap is refused.
+    """Rule of Kafka's idempotent producers, which number their records. The last five batches are remembered
+    (docs/protocols/kafka.md, rules 29-33; KIP-98, KIP-360). A retried batch is answered with its original offset, a gap
+    is refused.
 
-    The marker that ends a transaction tells its producer's epoch and takes no number: what that wrote in earlier epochs
-    is refused from then on, also if nothing of it was known (KIP-890)."""
+    A transaction's marker carries its producer's epoch and takes no number. From then on batches of earlier epochs are
+    refused, even from an unknown producer (KIP-890).
+    """
 
     def check(self, row: bytes | None, stamp: ProducerStamp) -> Repeated | Unproven | None:
         producer_id, stamped, base_sequence, records = stamp
@@ -172,22 +175,22 @@ class KafkaRule:
 
 
 def _fence(row: bytes | None, epoch: int, base_offset: int, now_ms: int) -> bytes:
-    """The row of a producer once a marker of ``epoch`` is in the log."""
+    """Return the row of a producer once a marker of ``epoch`` is in the log."""
     if row is not None and epoch_of(row) == epoch:
         return _CLOCK.pack(now_ms) + row[_CLOCK.size :]
-    # Of a producer that nothing is known of, any number may come next, as without the marker.
+    # An unknown producer may continue with any number, as without the marker.
     count = 1 if row is not None else 1 | _STALE
     return _ROW.pack(now_ms, epoch, count, _NO_SEQUENCE, _NO_SEQUENCE, base_offset)
 
 
 def epoch_of(row: bytes) -> int:
-    """The epoch of one of Kafka's producers, by its row."""
+    """Return the epoch in a Kafka producer's row."""
     epoch: int = _EPOCH.unpack_from(row, _LATEST_AT)[0]
     return epoch
 
 
 def kafka_producer(key: bytes, row: bytes) -> ProducerState:
-    """A row of :class:`KafkaRule` as an object, with the oldest batch first."""
+    """Return a row of :class:`KafkaRule` as an object, with the oldest batch first."""
     last_ms, epoch, _ = _HEAD.unpack_from(row)
     batches = [*map(WrittenBatch._make, _BATCH.iter_unpack(row[_HEAD_SIZE:]))][::-1]
     return ProducerState(_ID.unpack(key)[0], epoch, last_ms, batches)
@@ -212,17 +215,18 @@ class _NumberRule:
 
 
 class EventNumberRule(_NumberRule):
-    """A writer's events carry numbers that grow; the last one is kept (docs/protocols/pravega.md, "Event numbers").
+    """Rule of Pravega's writers, whose events carry growing numbers; the last one is kept (docs/protocols/pravega.md,
+    "Event numbers").
 
-    A batch up to that number is in the log. One that depends on the writer's last number is refused if that is another
-    one: somebody else writes by the same id.
+    A batch up to that number is in the log. A conditional append is refused if the writer's last number is another than
+    expected: another client writes with the same id.
     """
 
     def check(self, row: bytes | None, stamp: EventStamp) -> Repeated | None:
         known, base_offset, count = -1, -1, 0
         if row is not None:
             _, known, base_offset, count = _NUMBER.unpack(row)
-            # One that comes again is answered: clients never send another batch with the number of the last one.
+            # Answer a repetition: clients never send another batch with the last number.
             if stamp.number == known or (stamp.number < known and stamp.expected is None):
                 return Repeated(base_offset, base_offset + count)
         if stamp.expected is not None and (stamp.expected != known or stamp.number < known):
@@ -234,10 +238,10 @@ class EventNumberRule(_NumberRule):
 
 
 class SeqNoRule(_NumberRule):
-    """A producer's records carry numbers that grow, with gaps; the highest is kept (docs/protocols/ydb.md,
-    "Deduplication").
+    """Rule of YDB's producers, whose records carry growing numbers, with gaps; the highest is kept
+    (docs/protocols/ydb.md, "Deduplication").
 
-    What is not above it is in the log: all of a request, or a part at its beginning.
+    Records up to that number are in the log: a whole request, or its first records.
     """
 
     def check(self, row: bytes | None, stamp: SeqNoStamp) -> Repeated | Skip | None:
@@ -263,7 +267,7 @@ RULES: dict[int, Rule] = {
 
 
 class _Kept:
-    """Of a kind of writers whose front is not installed: nobody can write as one, and their rows are kept."""
+    """Rule of a kind whose front is not installed: no client can write as one, and the rows are kept."""
 
     def check(self, row: bytes | None, stamp: Any) -> None:
         raise LogError(f"there is no rule for writers of kind {stamp.kind}")
@@ -282,4 +286,4 @@ class _Kept:
 
 
 KEPT: Rule = _Kept()
-"""In the place of a rule that is not there."""
+"""Replaces a missing rule."""

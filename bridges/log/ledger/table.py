@@ -1,4 +1,4 @@
-"""The writers of one kind on one partition: a row of bytes for each, in the order of last use."""
+"""The writers of one kind in one partition: a row of bytes for each, in the order of last use."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ if TYPE_CHECKING:
     from bridges.log.ledger.rules import Last, Repeated, Rule, Skip, Unproven
 
 SLICE = 1000
-"""Writers handled in one turn of the event loop by whatever looks at many: how many there are is for clients to
-choose."""
+"""Writers handled in one turn of the event loop: clients choose how many there are."""
 
 ENTRY = struct.Struct(">HH")
 """Bytes of a key and of its row, which follow."""
 LAST_MS = struct.Struct(">q")
-"""How every row begins."""
+"""The first field of every row."""
 
 
 class LedgerTable:
-    """What is known of the writers of one kind; at most ``limit`` of them, the longest idle make room."""
+    """The rows of the writers of one kind, at most ``limit``; the longest idle make room."""
 
     __slots__ = ("_check", "_frozen", "_record", "_rows", "_rule", "limit")
 
@@ -32,48 +31,49 @@ class LedgerTable:
         self._check = rule.check
         self._record = rule.record
         # Insertion order is order of last use, so the longest idle writer is always the first. An empty row, which
-        # there is only while a snapshot is read out, stands for a writer of whom nothing is known any more.
+        # exists only while a snapshot is read out, marks a new writer whose batch was taken back.
         self._rows: dict[bytes, bytes] = {} if rows is None else rows
-        # While a snapshot is read out: everything as it was, unchanged; what was written since is in the other one.
+        # While a snapshot is read out: the captured rows, unchanged; ``_rows`` has the later ones.
         self._frozen: dict[bytes, bytes] | None = None
         self.shrink(limit)
 
     def __len__(self) -> int:
-        """Writers known; while a snapshot is read out, some may count twice."""
+        """Return the number of known writers; while a snapshot is read out, some may count twice."""
         return len(self._rows) + (len(self._frozen) if self._frozen is not None else 0)
 
     def row(self, key: bytes) -> bytes | None:
-        """What is known of a writer, in the form of its rule."""
+        """Return a writer's row, in the form of its rule; None for an unknown writer."""
         row = self._rows.get(key)
         if row is None and self._frozen is not None:
             row = self._frozen.get(key)
         return row or None
 
     def last(self, key: bytes) -> Last | None:
-        """A writer's last number, also if its batch is still in flight; None if nothing is known of it."""
+        """Return a writer's last number, even if its batch is still in flight; None for an unknown writer."""
         row = self.row(key)
         return None if row is None else self._rule.last(row)
 
     def last_of(self, row: bytes) -> Last | None:
-        """The last number that a row tells."""
+        """Return the last number in a row."""
         return self._rule.last(row)
 
     def writers(self) -> list[bytes]:
-        """Everybody known, the longest idle first."""
+        """Return all known writers, the longest idle first."""
         written = [key for key, row in self._rows.items() if row]
         if self._frozen is None:
             return written
         return [*(one for one in self._frozen if one not in self._rows), *written]
 
     def check(self, key: bytes, stamp: Stamp) -> Repeated | Skip | Unproven | None:
-        """May this batch be appended next? None if so; see :class:`bridges.log.ledger.rules.Rule`, also for errors."""
+        """Return None if this batch may be appended next; see :class:`bridges.log.ledger.rules.Rule`, also for
+        errors."""
         row = self._rows.get(key)
         if row is None and self._frozen is not None:
             row = self._frozen.get(key)
         return self._check(row or None, stamp)
 
     def record(self, key: bytes, stamp: Stamp, base_offset: int, now_ms: int) -> bytes | None:
-        """Remember a batch that was appended at ``base_offset``; gives the row that was replaced, to take it back."""
+        """Remember a batch that was appended at ``base_offset``; return the replaced row, for :meth:`take_back`."""
         rows = self._rows
         row = rows.pop(key, None)
         if row is None and self._frozen is not None:
@@ -85,7 +85,8 @@ class LedgerTable:
         return row
 
     def take_back(self, key: bytes, replaced: bytes | None) -> None:
-        """Undo :meth:`record`, which gave ``replaced``, for a batch that could not be stored; the latest one first."""
+        """Undo :meth:`record`, which returned ``replaced``, for a batch that could not be stored; the latest record
+        first."""
         if replaced is not None:
             self._rows[key] = replaced
         elif self._frozen is None:
@@ -94,20 +95,21 @@ class LedgerTable:
             self._rows[key] = b""
 
     def shrink(self, writers: int) -> int:
-        """Forget the longest idle beyond ``writers``; returns how many. Nothing while a snapshot is read out: that ends
-        with it."""
+        """Forget the longest idle beyond ``writers``; return how many. Does nothing while a snapshot is read out, whose
+        end shrinks the table."""
         if self._frozen is not None or len(self._rows) <= writers:
             return 0
-        # Some more than need be: finding the first of a table costs the more the more were taken out in front.
+        # Remove some more than necessary: finding the first key costs more, the more keys were removed before it.
         surplus = len(self._rows) - writers + (writers >> 7)
         for key in list(islice(self._rows, surplus)):
             del self._rows[key]
         return surplus
 
     def expire(self, before_ms: int) -> int:
-        """Forget writers idle since ``before_ms``, at most :data:`SLICE` of them; returns how many.
+        """Forget writers idle since ``before_ms``, at most :data:`SLICE`; return how many.
 
-        Looks only at these and one more: the longest idle come first. Nothing expires while a snapshot is read out.
+        Reads only these and one more, because the longest idle come first. Nothing expires while a snapshot is read
+        out.
         """
         if self._frozen is not None:
             return 0
@@ -121,10 +123,10 @@ class LedgerTable:
         return len(idle)
 
     def capture(self, durable: Mapping[bytes, bytes | None]) -> TableCapture:
-        """All of it as of now, to be read out while writing goes on. Close it; one at a time.
+        """Capture the present state, which can be read out while writing goes on. Close it; one at a time.
 
-        ``durable``: of writers with batches in flight the rows without these, since a snapshot must not vouch for what
-        may not be durable yet.
+        ``durable``: rows of writers with batches in flight, as they were before these, because a snapshot must not
+        vouch for what may not become durable.
         """
         if self._frozen is not None:
             raise RuntimeError("another snapshot of this ledger is being read out")
@@ -137,7 +139,7 @@ class LedgerTable:
     def _thaw(self) -> None:
         written, self._rows, self._frozen = self._rows, self._frozen or {}, None
         for key, row in written.items():
-            self._rows.pop(key, None)  # to its place in the order
+            self._rows.pop(key, None)  # moves it to its place in the order
             if row:
                 self._rows[key] = row
         self.shrink(self.limit)
@@ -154,7 +156,7 @@ class TableCapture:
         self._rows = iter(table._freeze().items())
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it, :data:`SLICE` writers at a time: keys and rows, each behind an :data:`ENTRY`."""
+        """Yield everything, :data:`SLICE` writers at a time: keys and rows, each behind an :data:`ENTRY`."""
         durable = self._durable
         pack = ENTRY.pack
         while rows := list(islice(self._rows, SLICE)):
@@ -162,7 +164,7 @@ class TableCapture:
             yield b"".join([part for key, row in told if row for part in (pack(len(key), len(row)), key, row)])
 
     def close(self) -> None:
-        """Let the table go on alone. Idempotent."""
+        """Release the table. Idempotent."""
         table, self._table = self._table, None
         if table is not None:
             table._thaw()

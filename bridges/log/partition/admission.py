@@ -1,17 +1,17 @@
-"""What a topic's configuration demands of a batch, whoever sends it: looked at once, below all fronts, before it is
-appended (docs/protocols/kafka.md, rules 24, 25 and 26).
+"""Admission: the check of a batch against its topic's configuration, whoever sends it, once, below all fronts, before
+the append (docs/protocols/kafka.md, rules 24, 25 and 26).
 
-A front hands its batches to the log and knows nothing of these rules. What a header tells is decided at once, which is
-all that most batches need; where records have to be looked at, the first slice of a short batch is looked at here, and
-the rest off the event loop (anabranch_kit/run/sliced.py). What a writer sends meanwhile to the same partition waits
-behind it, so that nothing overtakes; other writers' batches do not wait. Where one is refused whose writer is known by
-the number of its last record only, so is what waits behind it.
+A front hands its batches to the log and knows none of these rules. Checks of the header are done at once, and suffice
+for most batches. Where records must be checked, the first slice of a short batch is checked here, and the rest off the
+event loop (anabranch_kit/run/sliced.py). Meanwhile, later batches of the same writer to the same partition wait, so
+that nothing overtakes; other writers' batches do not wait. If a batch is refused whose writer is known only by its last
+number, the batches that wait behind it are refused, too.
 
-The demands are Kafka's, and made of Kafka's batches as a broker makes them. Of other formats the same is demanded where
-somebody has configured it, for the topic or the node: Kafka's own defaults are none of their clients' business, who may
-send larger messages than those allow. The size counts there for each record by itself, as it was sent, since what lies
-together in a batch is for the front to choose. With ``message.timestamp.type=LogAppendTime`` a flag of the batch says
-that its records are from the time of their append (:data:`bridges.formats.base.APPEND_TIME`).
+The demands are Kafka's, and apply to Kafka's batches as in a broker. They apply to other formats only where an operator
+has configured them, for the topic or the node: Kafka's defaults do not concern other clients, who may send larger
+messages. For those formats the size limit applies to each record, as it was sent, because the front chooses how records
+form a batch. With ``message.timestamp.type=LogAppendTime`` a flag of the batch says that its records have the time of
+their append (:data:`bridges.formats.base.APPEND_TIME`).
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _NOTE = int(FormatId.LEDGER_NOTE)
 _YDB = int(FormatId.YDB)
 _GLANCED_AT = 4 * SLICE_RECORDS
 _GLANCE = 20
-"""What looking into a batch costs apart from its records, in records."""
+"""Cost of checking a batch apart from its records, in records."""
 
 _Go = Callable[["Batch", "AppendDone"], None]
 _Waiting = tuple["Batch", "AppendDone", _Go, Sliced[None] | None]
 
 
 class Admission:
-    """The look at what is appended to the logs of a node. ``rules`` tells those of a topic; it may raise LogError."""
+    """The admission of a node's appends. ``rules`` returns those of a topic; it may raise LogError."""
 
     __slots__ = ("_barrier", "_inflated_bytes", "_left", "_rules", "_tasks", "_works", "queues")
 
@@ -86,13 +86,14 @@ class Admission:
         self.queues: dict[tuple[PartitionLog, Hashable], deque[_Waiting]] = {}
 
     def rules(self, topic: str) -> TopicRules:
-        """What is demanded in ``topic``. Raises LogError."""
+        """Return the rules of ``topic``. Raises LogError."""
         return self._rules(topic)
 
     def admits(self, log: PartitionLog, batch: Batch, done: AppendDone, go: _Go) -> bool:
-        """Whether ``batch`` may be appended now. Else ``done`` is told why not, or ``go`` is called when it may be."""
+        """Return whether ``batch`` may be appended now. If not, ``done`` gets the error, or ``go`` is called once it
+        may be."""
         if batch.import_epoch >= 0:
-            return True  # it was looked at where it was written; the log takes it only while it is being imported
+            return True  # the original cluster checked it; the log takes it only while it is being imported
         work = None
         try:
             rules = self._rules(log.topic)
@@ -105,7 +106,7 @@ class Admission:
                 and (ahead := header.max_timestamp - time.time_ns() // 1_000_000) <= CLOCK_SKEW_MS
                 and ahead <= rules.after_max_ms
             ):
-                batch.admitted, batch.header = True, None  # what :func:`look` finds of nearly every batch
+                batch.admitted, batch.header = True, None  # the result of :func:`look` for nearly every batch
                 return True
             work = look(batch, rules, time.time_ns() // 1_000_000, self._inflated_bytes)
             if work is not None and self._may_glance(batch.count):
@@ -113,7 +114,7 @@ class Admission:
                 if ended:
                     work = None
                 else:
-                    # Begun anew when its turn comes: what a decompressor holds is a thousand times such a batch.
+                    # Begin again when its turn comes: a decompressor takes a thousand times the memory of such a batch.
                     work.close()
                     work = look(batch, rules, time.time_ns() // 1_000_000, self._inflated_bytes)
         except TopicNotFound:
@@ -127,7 +128,7 @@ class Admission:
             done(NOT_APPENDED, LogError("the batch could not be checked"))
             return False
         if work is None:
-            batch.admitted, batch.header = True, None  # nobody needs it while the batch is in flight
+            batch.admitted, batch.header = True, None  # not needed while the batch is in flight
             if not self.queues:
                 return True
         writer = _writer(batch)
@@ -141,16 +142,16 @@ class Admission:
         return False
 
     async def check(self, topic: str, batch: Batch) -> None:
-        """Look at a batch before it is appended, for a front that has to know first, as one that appends several or
-        none. Raises LogError."""
+        """Check a batch before it is appended, for a front that needs the result first, such as one that appends
+        several batches or none. Raises LogError."""
         work = look(batch, self._rules(topic), time.time_ns() // 1_000_000, self._inflated_bytes)
         if work is not None:
             await self._works.finish(work, batch.count)
         batch.admitted = True
 
     def _may_glance(self, records: int) -> bool:
-        """Whether the first slice of a batch may be looked at in this turn of the event loop: a request may have any
-        number of batches."""
+        """Return whether the first slice of a batch may be checked in this turn of the event loop: a request may have
+        any number of batches."""
         if self._left <= 0:
             return False
         if self._left == _GLANCED_AT:
@@ -173,13 +174,13 @@ class Admission:
                     continue
                 self._barrier.call("append answer", done, NOT_APPENDED, refusal)
                 if batch.producer is not None and batch.producer.kind != LedgerKind.KAFKA:
-                    # Its writer is known by its last number alone: with a later one in the log, the refused would be
-                    # taken for written. Kafka's ledger sees the gap by itself.
+                    # The ledger knows this writer only by its last number. With a later number in the log, the refused
+                    # batch would count as written. Kafka's ledger detects the gap.
                     while queue:
                         self._barrier.call("append answer", queue.popleft()[1], NOT_APPENDED, refusal)
         finally:
             del self.queues[log, writer]
-            for _, done, _, _ in queue:  # the node ends without having drained
+            for _, done, _, _ in queue:  # the node stops without having drained
                 self._barrier.call("append answer", done, NOT_APPENDED, LogUnavailable("the node is stopping"))
 
     async def _refusal(self, batch: Batch, work: Sliced[None]) -> LogError | None:
@@ -193,7 +194,7 @@ class Admission:
         return None
 
     async def close(self) -> None:
-        """Refuse what is still looked at."""
+        """Refuse the batches that still wait."""
         await self._tasks.close()
 
 
@@ -202,7 +203,7 @@ def _no_rules(topic: str) -> TopicRules:
 
 
 def _writer(batch: Batch) -> Hashable:
-    """Whose batches must not overtake one another."""
+    """Return the lane of a batch: batches of one lane must not overtake one another."""
     if batch.lane is not None:
         return batch.lane
     stamp = batch.producer
@@ -210,7 +211,7 @@ def _writer(batch: Batch) -> Hashable:
 
 
 def look(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes: int = DEFAULT_LIMIT) -> Sliced[None] | None:
-    """What is left to be looked at of a batch, after its header: None if it may be appended.
+    """Check a batch's header, and return the remaining work on its records: None if it may be appended.
 
     Applies the topic's type of timestamps. Raises TopicInternal, BatchTooLarge, KeyMissing, TimeOutOfBounds,
     BatchInvalid; so does the work.
@@ -228,8 +229,8 @@ def look(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes: int = DEF
 
 
 def _take_at_its_word(batch: Batch) -> None:
-    """What is said beside a batch of a front's own format has to be what the log finds in it whenever it is read again:
-    else repetitions would be known until the next start. Raises BatchInvalid."""
+    """Check that a front's claims agree with what its own format says of the batch: the log reads that after a restart,
+    and would no longer recognise repetitions. Raises BatchInvalid."""
     info = format_of(batch.flags).describe(batch.payload)
     if (info.producer, info.transaction) != (batch.producer, batch.transaction):
         raise BatchInvalid("the batch is of another writer or transaction than its format says")
@@ -267,7 +268,7 @@ def _most(limit: int) -> str:
 
 
 def _stamped(batch: Batch, now_ms: int) -> Sliced[None]:
-    """Have a batch of Kafka's say that its records are from now."""
+    """Set the time of a Kafka batch's records to now."""
     yield from set_log_append_time(memoryview(batch.payload), now_ms)
     batch.max_timestamp = batch.append_time_ms = now_ms
 
@@ -275,8 +276,8 @@ def _stamped(batch: Batch, now_ms: int) -> Sliced[None]:
 def _records_of_kafka(
     batch: Batch, header: Header, rules: TopicRules, now_ms: int, inflated_bytes: int
 ) -> Sliced[None]:
-    """What needs every record. The highest timestamp is what the records say, as in Kafka: a header that says something
-    else is put right."""
+    """Check every record. As in Kafka, the records determine the highest timestamp: a header with another one is
+    corrected."""
     records = memoryview(batch.payload)
     keys, times = rules.compacted, not rules.log_append_time
     earliest, latest = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
@@ -318,7 +319,7 @@ def _refuse(without_key: list[int], wrong_time: list[int]) -> None:
 def _look_at_other(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes: int) -> Sliced[None] | None:
     times = not rules.log_append_time
     too_large = len(batch.payload) > rules.max_record_bytes
-    if rules.log_append_time and batch.flags & FORMAT_MASK != FormatId.PRAVEGA:  # whose times are that already
+    if rules.log_append_time and batch.flags & FORMAT_MASK != FormatId.PRAVEGA:  # whose times are those of the append
         batch.flags |= APPEND_TIME
         batch.max_timestamp = now_ms
     if (
@@ -358,12 +359,12 @@ def _other_records(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes:
 
 
 def _sizes(stored: StoredBatch, inflated_bytes: int) -> Iterator[int | None]:
-    """Bytes of each record as it was sent. Raises BatchInvalid."""
+    """Yield the bytes of each record as it was sent. Raises BatchInvalid."""
     if stored.flags & FORMAT_MASK != _YDB:
         for record in format_of(stored.flags).records(stored, inflated_bytes):
             yield None if record is None else record.size
         return
-    # Without undoing what the client has compressed them with.
+    # Without decompressing them.
     payload = stored.payload
     position, end = parse_head(payload).body, len(payload)
     count = 0

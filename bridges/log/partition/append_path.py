@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     from sbp_back.wire.model import Entry
 
 _HANDED_OVER_AT_ONCE = 500
-"""Appends that waited for an opening, handed over in one turn of the event loop."""
+"""Queued appends handed over in one turn of the event loop, after an opening."""
 _REFUSED_AT_ONCE = 500
-"""Appends of a log that failed, answered in one turn."""
+"""Appends to a failed log answered in one turn."""
 
 _KAFKA = int(FormatId.KAFKA)
 _new = tuple.__new__
-"""Makes a named tuple in half the time that its class takes; for what is made with every batch."""
+"""Makes a named tuple in half the time of its class; for tuples that are made with every batch."""
 
 
 class Hold:
-    """The right to append to a log alone: what others append comes behind all that is appended through it.
+    """The exclusive right to append to a log: other appends wait, and follow after its release.
 
-    A log that fails, or is closed, ends it: what is appended through it is refused from then on.
+    It ends when the log fails or is closed: appends through it are refused from then on.
     """
 
     __slots__ = ("_path", "writer")
@@ -68,11 +68,11 @@ class Hold:
         self.writer = writer
 
     def append(self, batch: Batch, done: AppendDone) -> None:
-        """As :meth:`AppendPath.append`, but never waits for the log to be open."""
+        """Append like :meth:`AppendPath.append`, but never wait for the log to be open."""
         self._path.append_held(self, batch, done)
 
     def release(self) -> None:
-        """Let others append again. Idempotent."""
+        """Let other appends continue. Idempotent."""
         self._path.unhold(self)
 
 
@@ -108,30 +108,29 @@ class AppendPath:
         #: The writer of the present opening; appends go to it at once when what was queued is handed over.
         self.taken: Writer | None = None
         self._writer: Writer | None = None
-        # Whoever appends alone; then there is no ``_writer``, and what others append is queued.
+        # The present hold. Then there is no ``_writer``, and other appends are queued.
         self._held: Hold | None = None
-        # Bound to the writer: what an earlier one still has to say concerns nothing that is in flight now.
+        # Bound to the writer: a late answer of an earlier writer concerns nothing in flight now.
         self._on_stored: Callable[[SbpError | None], None] = _ignore
-        # (base, batch, done, time of the append in ms, row of the ledger it replaced) of appends that are with the
-        # backend, in offset order.
+        # Appends in flight, in offset order: (base, batch, done, time of the append in ms, replaced row of the ledger).
         self._pending: deque[tuple[int, Batch, AppendDone, int, bytes | None]] = deque()
-        # Whom to answer when the backend has said of a batch before theirs that none from there on is stored.
+        # Callbacks of batches that follow a failed one: the backend still reports each of them.
         self._refused: deque[list[AppendDone]] = deque()
-        # Writers that repeated a batch which is still in flight, by its base offset.
+        # Callbacks of repetitions of a batch that is still in flight, by its base offset.
         self._duplicates: dict[int, list[AppendDone]] = {}
         self._bytes = ByteTail(log, owner, self.append)
-        # Whom to tell that their appends are not stored, and why.
+        # Callbacks of appends that are not stored, with the error.
         self._owed: deque[tuple[AppendDone, LogError]] = deque()
-        # Appends that wait until the log is open, or a hold ends; their bytes are counted where the requests are.
+        # Appends that wait until the log is open, or a hold ends; the requests' budget counts their bytes.
         self._queued: deque[tuple[Batch, AppendDone]] = deque()
 
     @property
     def has_queued(self) -> bool:
-        """Whether appends wait for the log to be open."""
+        """Return whether appends wait for the log to be open."""
         return bool(self._queued)
 
     def durable_rows(self) -> Durable:
-        """What the ledger knew of writers with batches in flight before these."""
+        """Return, for each writer with batches in flight, its row of the ledger before these."""
         rows: dict[tuple[int, bytes], bytes | None] = {}
         for _, batch, _, _, replaced in self._pending:
             if batch.producer is not None:
@@ -140,11 +139,11 @@ class AppendPath:
 
     @property
     def in_flight(self) -> int:
-        """Batches handed to the backend whose fate is not decided."""
+        """Return the number of batches in flight."""
         return len(self._pending)
 
     def take(self, writer: Writer) -> None:
-        """The log was opened: append to ``writer`` from now on, and what was queued first."""
+        """Append to ``writer``, that of a new opening, from now on; queued appends come first."""
         assert not self._pending, "a log is opened with nothing in flight"
         self._bytes.restart(writer.next_offset)
         self._on_stored = partial(self._stored, writer)
@@ -152,27 +151,27 @@ class AppendPath:
         self._hand_over_queued(writer)
 
     def release(self) -> Writer | None:
-        """Append to nothing any more; gives the writer there was."""
+        """Stop appending, and return the writer."""
         writer, self.taken, self._writer = self.taken, None, None
-        self._held = None  # whoever calls this answers those who are queued
+        self._held = None  # the caller answers queued appends
         return writer
 
     # --- appending alone ----------------------------------------------------------------------------------------
 
     @property
     def may_hold(self) -> bool:
-        """Whether :meth:`hold` gives something."""
+        """Return whether :meth:`hold` would succeed."""
         return self._writer is not None and self._log.phase is Phase.OPEN
 
     def hold(self) -> Hold | None:
-        """Append alone from now on; None while the log is not open, or somebody else does."""
+        """Take the exclusive right to append; None while the log is not open, or is held."""
         if self._writer is None or not self.may_hold:
             return None
         self._held, self._writer = Hold(self, self._writer), None
         return self._held
 
     def append_held(self, hold: Hold, batch: Batch, done: AppendDone) -> None:
-        """Append for whoever holds the log; see :class:`Hold`."""
+        """Append for the holder of the log; see :class:`Hold`."""
         log = self._log
         if not batch.admitted and not self._admission.admits(log, batch, done, partial(self.append_held, hold)):
             return
@@ -182,7 +181,7 @@ class AppendPath:
         self._hand_over(hold.writer, batch, done)
 
     def unhold(self, hold: Hold) -> None:
-        """Let others append again, in the order in which they came."""
+        """Let other appends continue, in the order in which they came."""
         if hold is self._held:
             self._held = None
             self._hand_over_queued(hold.writer)
@@ -190,19 +189,20 @@ class AppendPath:
     def _end_hold(self, error: LogError) -> None:
         if self._held is not None:
             self._held = None
-            self.refuse_queued(error)  # they were appended to the log as it was
+            self.refuse_queued(error)  # they were meant for the log before the failure
 
     # --- appending ----------------------------------------------------------------------------------------------
 
     def _hand_over_queued(self, writer: Writer) -> None:
-        """Append what waited for the opening: a bounded number in one turn, since clients choose how many there are.
+        """Append what was queued during the opening: a bounded number in one turn, because clients choose how many
+        there are.
 
-        The log has its writer only when all of it is handed over: what comes meanwhile, also from somebody who is
-        answered, comes behind it.
+        The log gets its writer only when the queue is empty. So appends that arrive meanwhile, even from answered
+        clients, are queued behind.
         """
         log = self._log
         if self._owed:
-            # Whoever is told that a batch of theirs was lost is to hear it before they hear of later ones.
+            # A client must learn of its lost batch before it learns of later ones.
             self._owner.schedule(partial(self._hand_over_queued, writer))
             return
         for _ in range(_HANDED_OVER_AT_ONCE):
@@ -211,7 +211,7 @@ class AppendPath:
             self._barrier.call("append answer", self._hand_over, writer, *self._queued.popleft())
         if writer is not self.taken:
             self._owner.let_go(writer)  # the log has failed meanwhile, or was deleted
-            # What is still queued comes behind what was just refused: taking it would turn their order round.
+            # Appending the rest of the queue would reorder it: it comes behind appends that were just refused.
             self.refuse_queued(LogUnavailable(f"{log.topic}-{log.partition} failed while it was opened"))
             log.reopen_if_wanted()
             return
@@ -225,7 +225,7 @@ class AppendPath:
             self._barrier.call("snapshot", self._upkeep.ask_for_snapshot)
 
     def refuse_queued(self, error: LogError) -> None:
-        """Answer those who wait for the log to be open with ``error``."""
+        """Refuse all queued appends with ``error``."""
         queued, self._queued = self._queued, deque()
         self.refuse([done for _, done in queued], error)
 
@@ -234,9 +234,9 @@ class AppendPath:
 
         Errors given to ``done``: StorageFull, LogUnavailable, LogDeleted, PartitionSealed, BatchTooLarge, BatchInvalid,
         TopicImporting, ImportFenced, TopicInternal, KeyMissing, TimeOutOfBounds, those of the writer's rule
-        (OutOfOrderSequence, ProducerFenced, EventNumberConflict), AppendConditionFailed, and TooManyTransactions.
-        What the ledger knows is not stored again, and answered when it is durable, also when the partition is sealed,
-        and whatever the batch's guard says.
+        (OutOfOrderSequence, ProducerFenced, EventNumberConflict), AppendConditionFailed, and TooManyTransactions. A
+        repetition is not stored again: it is answered when the original is durable, even if the partition is sealed,
+        and whatever its guard says.
         """
         log = self._log
         if not batch.admitted and not self._admission.admits(log, batch, done, self.append):
@@ -263,7 +263,7 @@ class AppendPath:
             table = ledger.table(stamp.kind) if known_table is None else known_table
             key = stamp.key
             known: Repeated | Skip | None = None
-            if batch.import_epoch < 0:  # what is imported was checked where it was written
+            if batch.import_epoch < 0:  # the original cluster checked imported batches
                 try:
                     found = table.check(key, stamp)
                     if found is not Unproven.WRITER:
@@ -324,7 +324,7 @@ class AppendPath:
             log.fail(LogUnavailable(f"the backend gave offset {given} where it had announced {base}"))
 
     def _refused_by_transactions(self, part: InTransaction, stamp: Stamp | None) -> LogError | None:
-        """Why a batch of a transaction may not be appended; None if it may."""
+        """Return why a batch of a transaction may not be appended; None if it may."""
         log = self._log
         if not log.state.transactions.has_room(part):
             message = f"{log.topic}-{log.partition} has as many open transactions as it may: no other can begin"
@@ -337,7 +337,7 @@ class AppendPath:
         return None
 
     def _hand_over_rest(self, writer: Writer, batch: Batch, skipped: int, done: AppendDone) -> None:
-        """Append a batch without its first records, which its writer has written before."""
+        """Append a batch without its first records, which are repetitions."""
 
         def answer(appended: Appended, error: LogError | None) -> None:
             done(appended if error is not None else appended._replace(skipped=skipped), error)
@@ -356,10 +356,10 @@ class AppendPath:
         self._hand_over(writer, rest, answer)
 
     def _stored(self, writer: Writer, error: SbpError | None) -> None:
-        """The backend's answer for the oldest batch in flight."""
+        """Process the backend's answer for the oldest batch in flight."""
         log = self._log
         if writer is not self.taken:
-            return  # its fate was settled when the log failed
+            return  # it was answered when the log failed
         if self._refused:
             self._answer(self._refused.popleft(), NOT_APPENDED, self._refusal(error))
             return
@@ -395,11 +395,11 @@ class AppendPath:
                 state.enter_epoch(log.epoch, base)
             if batch.import_epoch < 0:
                 log.tail.append(_new(StoredBatch, (base, end, batch.flags, payload, appended_ms)))
-            else:  # nobody reads there before it is handed over, and what others read would have to make room
+            else:  # there are no readers before the hand-over, and these batches would evict others
                 log.tail.clear()
         except Exception as failure:  # noqa: BLE001 - logged and counted; the batch is durable, and is answered so
             self._barrier.caught("stored batch", failure, topic=log.topic, partition=log.partition)
-            log.tail.clear()  # it must have no gap
+            log.tail.clear()  # the tail cache must have no gap
         try:
             done(_new(Appended, (base, end, 0, False)), None)
         except Exception as failure:  # noqa: BLE001 - logged and counted
@@ -428,8 +428,8 @@ class AppendPath:
         if writer.failed is not None:
             log.fail(self._refusal(error))
             return
-        # Neither this batch nor any that was handed over after it is stored, nor will be: take all of it back, the
-        # latest first, and at once, for whoever is answered may append more, at the same offsets. The log stays open.
+        # Neither this batch nor any later one is stored, or will be: take all of them back, the latest first, and at
+        # once, because clients may append more when they are answered, at the same offsets. The log stays open.
         pending, self._pending = self._pending, deque()
         self._bytes.restart(log.high_watermark)
         for _, batch, _, _, replaced in reversed(pending):
@@ -440,7 +440,7 @@ class AppendPath:
         self._answer(self._refused.popleft(), NOT_APPENDED, self._refusal(error))
 
     def overtaken(self, entries: list[Entry]) -> None:
-        """Another writer has appended ``entries`` behind the high watermark: everything in flight has moved up.
+        """Move everything in flight up, because another writer has appended ``entries`` behind the high watermark.
 
         Only a backend without epochs lets that happen (docs/sbp.md).
         """
@@ -469,7 +469,7 @@ class AppendPath:
         self._waiters.moved()
 
     def fail(self, error: LogError) -> None:
-        """Answer everything in flight with ``error``; what the backend still says of it is ignored."""
+        """Answer everything in flight with ``error``, and ignore later answers of the backend."""
         self.taken = self._writer = None
         pending, self._pending = self._pending, deque()
         duplicates, self._duplicates = self._duplicates, {}
@@ -480,7 +480,7 @@ class AppendPath:
         self._end_hold(error)
 
     def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
-        """Answer with ``error``: a bounded number in one turn, since clients choose how many there are."""
+        """Answer with ``error``: a bounded number in one turn, because clients choose how many there are."""
         idle = not self._owed
         self._owed.extend((done, error) for done in waiting)
         if idle:
@@ -491,7 +491,7 @@ class AppendPath:
         for _ in range(min(len(owed), _REFUSED_AT_ONCE)):
             done, error = owed[0]
             self._barrier.call("append answer", done, NOT_APPENDED, error, topic=log.topic, partition=log.partition)
-            owed.popleft()  # only now: who is answered may have the log fail again
+            owed.popleft()  # only now: the callback may make the log fail again
         if owed:
             self._owner.schedule(self._refuse_some)
 
@@ -501,6 +501,6 @@ def _ignore(error: SbpError | None) -> None:
 
 
 def _answered(error: LogError) -> LogError:
-    """What was raised as an answer, which is kept: without the frames that it went through, since one of them knows who
-    keeps it."""
+    """Return the error without its traceback: a stored error would keep frames alive, and one of them refers to the
+    store."""
     return error.with_traceback(None)

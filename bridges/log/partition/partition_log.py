@@ -1,8 +1,8 @@
 """One partition: append, read, wait, trim (docs/design.md, "Writing" and "Reading").
 
-This is its face and its life; the work is done by its append path, its reading, its waiters and its upkeep. A log is
-opened on its first use, and opened anew, in a newer epoch, after the backend failed it: what was in flight is answered
-with an error and the state is rebuilt from what is durable.
+This is the partition's interface and life cycle; its append path, reading, waiters and upkeep do the work. A log is
+opened on its first use. After the backend failed it, it is opened again in a newer epoch: batches in flight are
+answered with an error, and the state is rebuilt from what is durable.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 _SETTLED_AT_ONCE = 500
-"""Those who waited for an opening, answered in one turn of the event loop: how many wait is for clients to choose."""
+"""Waiters for an opening answered in one turn of the event loop: clients choose how many there are."""
 
 
 class PartitionLog:
@@ -132,19 +132,21 @@ class PartitionLog:
         self.high_watermark = 0
         self.state = PartitionState()
         self.skipped: tuple[Span, ...] = ()
-        """What an operator declared lost: readers find a gap there."""
+        """Spans that an operator declared lost: readers find a gap there."""
         self.successors: tuple[int, ...] | None = None
-        """Of a sealed partition, those that take records in its place; None while it takes appends itself."""
+        """The partitions that replace a sealed one; None while this one takes appends itself."""
         self.final_offset: int | None = None
-        """Where a sealed partition ends for good; None until that is certain. Who has read up to it has read all."""
+        """The final end of a sealed partition; None until it is certain. A reader at this offset has read
+        everything."""
         self.import_epoch = -1
-        """While a migration fills the partition from elsewhere, the number of the run that may; others are refused."""
+        """While a migration fills the partition: the run that may write; other writers are refused."""
         self.replacing: Replacing | None = None
-        """What compaction is putting in the place of something."""
+        """The replacement by compaction that is in flight."""
         self.promised: WeakSet[Promised] = WeakSet()
-        """Answers that hold where batches lie, and how many bytes they have: these must stay until they are read."""
+        """Answers that contain batches of certain offsets and sizes: these bytes must stay until the answers have read
+        them."""
         self.replacements = 0
-        """How often compaction has replaced something since the log was made."""
+        """Number of replacements by compaction since this object was made."""
         self.tail = tail
         self._owner = owner
         self._barrier = owner.barrier
@@ -153,7 +155,7 @@ class PartitionLog:
         self._upkeep = Upkeep(self, owner, snapshot_bytes)
         self._appends = AppendPath(self, owner, self._upkeep, self._waiters)
         self._reading = Reading(self, owner)
-        # What is done with every batch goes to where it is done without a call in between.
+        # Calls for every batch go straight to the part that handles them.
         self.append = self._appends.append
         self.read = self._reading.read
         self.at_hand = self._reading.at_hand
@@ -167,33 +169,35 @@ class PartitionLog:
 
     @property
     def next_offset(self) -> int:
-        """The offset the next record gets."""
+        """Return the offset that the next record gets."""
         taken = self._appends.taken
         return taken.next_offset if taken is not None else self.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset a reader of committed data must not see yet: where the first open transaction begins."""
+        """Return the first offset that a reader of committed data must not see yet: the beginning of the first open
+        transaction."""
         first = self.state.transactions.first_open
         return self.high_watermark if first >= self.high_watermark else max(first, self.log_start_offset)
 
     @property
     def last_append_ms(self) -> int:
-        """When the last batch was appended, ms since the epoch; below 0: unknown."""
+        """Return when the last batch was appended, ms since the epoch; below 0: unknown."""
         return self.state.last[2]
 
     def bytes_since(self, since_ms: int) -> int:
-        """Bytes that were appended since then, in ms since the epoch."""
+        """Return the bytes that were appended since ``since_ms`` (ms since the epoch)."""
         return self.state.index.bytes_since(since_ms)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of payload kept, to within one interval of the offset index."""
+        """Return the bytes of payload kept, to within one interval of the offset index."""
         return self.state.index.size_bytes
 
     @property
     def locatable(self) -> bool:
-        """Whether batches are as long in the log as their readers get them: no longer once other formats were seen."""
+        """Return whether readers get batches with the bytes that the log has: no longer once other formats were
+        seen."""
         return self._reading.locatable
 
     @locatable.setter
@@ -202,7 +206,7 @@ class PartitionLog:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch that clients are told: at least that of the log."""
+        """Return the epoch that clients get: at least that of the log."""
         return max(self.epoch, self._owner.leader_epoch(self.topic, self.partition))
 
     # --- opening ------------------------------------------------------------------------------------------------
@@ -215,12 +219,12 @@ class PartitionLog:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether its topic is gone."""
+        """Return whether the topic was deleted."""
         return self.phase is Phase.DELETED
 
     def when_open(self, callback: Callable[[LogError | None], None]) -> None:
-        """Call back once the log can be used (at once if it can), or with the error that prevents it. What it says then
-        is not older than this call, even if this node was cut off and others may have gone on with it."""
+        """Call back once the log can be used (at once if it can), or with the error that prevents it. Its state is then
+        no older than this call, even if this node was cut off and another node may have taken over."""
         if self.phase is Phase.OPEN:
             if self._owner.is_sure:
                 callback(None)
@@ -233,18 +237,19 @@ class PartitionLog:
             self.ensure_opening()
 
     def ensure_opening(self) -> None:
-        """Have the log opened, unless it is, or is deleted."""
+        """Open the log, unless it is open or deleted."""
         if self.phase is Phase.CLOSED:
             self.phase = Phase.OPENING
             self._owner.opening(self)
 
     def reopen_if_wanted(self) -> None:
-        """The log failed while it was opened: open it anew for those who came since."""
+        """Open a log that failed during its opening again, for requests that arrived since."""
         if self._appends.has_queued or self._open_callbacks:
             self.ensure_opening()
 
     def opened(self, writer: Writer, found: Rebuilt) -> None:
-        """The owner has taken the partition in ``writer.epoch`` and has ``found`` what is durable there."""
+        """Begin to serve: the owner has taken the partition in ``writer.epoch`` and has rebuilt its state,
+        ``found``."""
         assert self.phase is Phase.OPENING, self
         self.state = found.state
         self.skipped = found.skipped
@@ -252,14 +257,14 @@ class PartitionLog:
         self.log_start_offset = writer.start_offset
         self.high_watermark = writer.confirm_offset
         if self.final_offset is not None:
-            # Behind it may lie what somebody appended whom the backend does not keep out (docs/sbp.md).
+            # Behind it may lie batches of a writer that the backend does not fence (docs/sbp.md).
             self.high_watermark = min(self.high_watermark, self.final_offset)
         self._upkeep.opened(found)
         self.phase = Phase.OPEN
         self._appends.take(writer)
 
     def open_failed(self, error: LogError) -> None:
-        """The owner could not take the partition; the next use tries again."""
+        """Answer waiters with the error of a failed opening; the next use tries again."""
         self.fail(error)
         if self.phase is Phase.OPENING:
             self.phase = Phase.CLOSED
@@ -267,7 +272,7 @@ class PartitionLog:
         self.settle_open(error)
 
     def settle_open(self, error: LogError | None) -> None:
-        """Answer those who wait for the log to be open."""
+        """Answer the waiters for an open log."""
         callbacks, self._open_callbacks = self._open_callbacks, []
         self._settle_some(callbacks, error)
 
@@ -282,12 +287,13 @@ class PartitionLog:
         return awaited(lambda settle: self.when_open(lambda error: settle(None, error)))
 
     def refresh(self) -> Awaitable[None]:
-        """As :meth:`ready`, after which everything is known as it is: of what lies elsewhere that is another matter
+        """Return like :meth:`ready`. A log of another node also fetches its present state
         (:class:`bridges.log.remote.log_elsewhere.LogElsewhere`)."""
         return self.ready()
 
     def fail(self, error: LogError) -> None:
-        """The backend lost us: answer everything in flight with ``error``; the next use opens the log anew."""
+        """Answer everything in flight with ``error``, because the backend failed the log; the next use opens it
+        again."""
         if self.phase is Phase.OPEN:
             self.phase = Phase.CLOSED
         self.tail.clear()
@@ -295,7 +301,7 @@ class PartitionLog:
         self.moved()
 
     async def close(self) -> None:
-        """Let go of the writer; nothing may be in flight any more."""
+        """Close the writer; nothing may be in flight any more."""
         writer = self._appends.release()
         if self.phase is Phase.OPEN:
             self.phase = Phase.CLOSED
@@ -305,8 +311,8 @@ class PartitionLog:
             await writer.close()
 
     async def come_to_rest(self) -> None:
-        """Return when nothing is under way, a snapshot is saved, and the stream takes no more in this log's epoch: what
-        comes meanwhile is queued. Whoever calls this gives the log up next. Raises LogError."""
+        """Finish what is in flight, save a snapshot, and end the stream for this log's epoch; appends that arrive
+        meanwhile are queued. The caller gives the log up next. Raises LogError."""
         hold = await self.hold()
         await self.until(lambda: not self._appends.in_flight or not self.is_open)
         if self.is_open and self.has_moved:
@@ -320,7 +326,7 @@ class PartitionLog:
         assert hold is not None
 
     def give_up(self, error: LogError) -> None:
-        """Another node has the partition: everybody who waits is told so, and what was known of it is forgotten."""
+        """Refuse all waiters with ``error`` and forget the state, because another node owns the partition."""
         writer = self._appends.release()
         self.fail(error)
         self._appends.refuse_queued(error)
@@ -330,7 +336,7 @@ class PartitionLog:
             self._owner.let_go(writer)
 
     def delete(self) -> None:
-        """The topic is gone: everybody who waits is told so, nothing works any more."""
+        """Refuse all waiters, for good, because the topic was deleted."""
         self.phase = Phase.DELETED
         writer = self._appends.release()
         if writer is not None:
@@ -343,12 +349,13 @@ class PartitionLog:
     # --- append -------------------------------------------------------------------------------------------------
 
     def last(self, kind: int, key: bytes) -> Last | None:
-        """A writer's last number, also if its batch is not durable yet; None if the open log knows nothing of it."""
+        """Return a writer's last number, even if its batch is not durable yet; None if the open log does not know the
+        writer."""
         return self.state.ledger.last(kind, key)
 
     async def hold(self) -> Hold:
-        """Append alone until it is released: other appends wait meanwhile, and come behind. For what must lie together
-        and does not fit into one batch. Raises LogError."""
+        """Take the exclusive right to append until it is released; other appends wait, and follow. For data that must
+        lie together and does not fit into one batch. Raises LogError."""
         while True:
             await self.ready()
             hold = self._appends.hold()
@@ -368,10 +375,10 @@ class PartitionLog:
     ) -> None:
         """Append the marker that ends a producer's open transaction: all of it is then committed, or aborted.
 
-        It takes an offset, also when nothing is open; ``hold``: by whoever appends alone. What its producer wrote in
-        earlier epochs is refused from then on (KIP-890; not for an epoch of -1). Who coordinates transactions repeats
-        it until it is durable; errors are those of :meth:`append`: PartitionSealed means that nothing of the producer
-        is open there, ProducerFenced that it has a later epoch.
+        It takes an offset, even when nothing is open. ``hold``: append through this hold. Batches of the producer's
+        earlier epochs are refused from then on (KIP-890; not for an epoch of -1). The coordinator repeats the marker
+        until it is durable. Errors are those of :meth:`append`: PartitionSealed means that nothing of the producer is
+        open there, ProducerFenced that it has a later epoch.
         """
         part = InTransaction(producer_id, epoch, commit)
         payload = marker(part, time.time_ns() // 1_000_000, coordinator_epoch)
@@ -383,23 +390,23 @@ class PartitionLog:
         self._appends.refuse(waiting, error)
 
     def durable_rows(self) -> Durable:
-        """What the ledger knew of writers with batches in flight before these."""
+        """Return, for each writer with batches in flight, its row of the ledger before these."""
         return self._appends.durable_rows()
 
     def overtaken(self, entries: list[Entry]) -> None:
-        """Another writer has appended ``entries`` behind the high watermark: everything in flight has moved up.
+        """Move everything in flight up, because another writer has appended ``entries`` behind the high watermark.
 
         Only a backend without epochs lets that happen (docs/sbp.md).
         """
         self._appends.overtaken(entries)
 
     def sealed(self, successors: tuple[int, ...], final_offset: int | None = None) -> None:
-        """The catalog has sealed the partition, durably: from now on appends are refused with PartitionSealed."""
+        """Refuse appends with PartitionSealed from now on, because the catalog has sealed the partition durably."""
         self.successors = successors
         self.final_offset = final_offset
 
     def not_importing(self, import_epoch: int) -> LogError:
-        """Why somebody with this ``import_epoch`` (-1: no migration) may not change the partition."""
+        """Return why a client with this ``import_epoch`` (-1: no migration) may not change the partition."""
         place = f"{self.topic}-{self.partition}"
         if import_epoch < 0:
             return TopicImporting(f"{place} is being imported: nobody else may change it before it is handed over")
@@ -410,7 +417,7 @@ class PartitionLog:
         return ImportFenced(f"{place} is imported by run {self.import_epoch}: run {import_epoch} may not write to it")
 
     def awaits(self, batch: Batch) -> bool:
-        """Whether a sealed partition takes ``batch`` nevertheless: the marker of a transaction that is open there."""
+        """Return whether a sealed partition still takes ``batch``: the marker of a transaction that is open there."""
         part = batch.transaction
         return (
             part is not None
@@ -420,11 +427,11 @@ class PartitionLog:
         )
 
     async def seal(self) -> int:
-        """Make the end of a partition final that the catalog has sealed; gives that end.
+        """Make the end of a partition final, after the catalog has sealed it; return that end.
 
-        What is in flight is decided first, and answered. Then nobody can append any more, and those who wait are
-        called. Durable when this returns, and may be asked for again. Raises TransactionsOpen, another LogUnavailable,
-        LogDeleted, StorageFull.
+        Batches in flight are decided first, and answered. Then no append is possible any more, and the waiters are
+        called. Durable when this returns, and repeatable. Raises TransactionsOpen, another LogUnavailable, LogDeleted,
+        StorageFull.
         """
         assert self.successors is not None, self
         if self.final_offset is not None:
@@ -441,7 +448,7 @@ class PartitionLog:
         except SbpError as error:
             raise LogUnavailable(f"{self.topic}-{self.partition} cannot be sealed: {error}") from error
         if not self.is_open or end != self.high_watermark:
-            # A batch that was answered as failed may have got in after all: what is there has to be read first.
+            # A batch that was answered as failed may be stored after all: the log must be read first.
             reason = LogUnavailable(f"{self.topic}-{self.partition} has to be opened anew before it can be sealed")
             self.fail(reason)
             raise reason
@@ -452,21 +459,22 @@ class PartitionLog:
     # --- read ---------------------------------------------------------------------------------------------------
 
     def committed_limit(self, offset: int) -> int:
-        """How far a reader of committed data at ``offset`` may read in one go: at most to the last stable offset."""
+        """Return how far a reader of committed data at ``offset`` may read in one go: at most to the last stable
+        offset."""
         transactions, limit = self.state.transactions, self.last_stable_offset
         if offset >= limit or offset > transactions.persisted:
             return transactions.reach(offset, limit)
         window = self._owner.aborted.window(self.stream_id, offset)
         if window is None:
-            self._owner.aborted.want_window(self, offset)  # the log moves then
+            self._owner.aborted.want_window(self, offset)  # the waiters are called then
             return offset
         return min(limit, window.end)
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
-        """The aborted transactions that have a part in ``[start, end)``, which lies below the last stable offset and
-        not below the log's start, and reaches no further than :meth:`committed_limit` of ``start``.
+        """Return the aborted transactions with a part in ``[start, end)``. This range must lie below the last stable
+        offset and not below the log's start, and reach no further than :meth:`committed_limit` of ``start``.
 
-        Raises AbortedNotAtHand where they have to be loaded first (:meth:`know_aborted`), and when the log is not open.
+        Raises AbortedNotAtHand if they must be loaded first (:meth:`know_aborted`), and when the log is not open.
         """
         transactions = self.state.transactions
         if self.phase is not Phase.OPEN:
@@ -480,7 +488,7 @@ class PartitionLog:
         return window.aborted(start, end) + of_memory
 
     async def know_aborted(self, offset: int) -> None:
-        """Have at hand which transactions were aborted from ``offset`` on. Raises LogError."""
+        """Load the transactions that were aborted from ``offset`` on. Raises LogError."""
         blocks = self._owner.aborted
         while offset <= self.state.transactions.persisted and blocks.window(self.stream_id, offset) is None:
             error = await blocks.load(self, offset)
@@ -488,7 +496,7 @@ class PartitionLog:
                 raise error
 
     async def all_aborted(self, start: int, end: int) -> list[Aborted]:
-        """As :meth:`aborted`, of a range that may reach further; raises LogError."""
+        """Return the same as :meth:`aborted`, for a range that may reach further. Raises LogError."""
         found: dict[int, Aborted] = {}
         while start < end and start <= self.state.transactions.persisted:
             await self.know_aborted(start)
@@ -502,7 +510,7 @@ class PartitionLog:
 
     async def find_aborted(self, start: int, end: int) -> tuple[int, list[Aborted]]:
         """Return ``reached``, and the aborted transactions with a part in the offsets [start, reached). ``reached`` is
-        ``end``, or less where there are many, or where what lies behind is not decided yet. Raises LogError."""
+        ``end``, or less where there are many, or where later transactions are not decided yet. Raises LogError."""
         await self.ready()
         if start < self.log_start_offset:
             place = f"{self.topic}-{self.partition}"
@@ -512,19 +520,19 @@ class PartitionLog:
         return reached, self.aborted(start, reached) if reached > start else []
 
     def distrust(self, offset: int) -> None:
-        """The batch at ``offset`` could not be read: it is not to be located any more."""
+        """Stop locating the batch at ``offset``, because it could not be read."""
         self._reading.distrust(offset)
 
     def skip(self, span: Span) -> None:
-        """From now on readers pass over ``span``; somebody else has made that durable."""
+        """Let readers skip ``span`` from now on; the caller has made that durable."""
         self.skipped = merged([*self.skipped, span])
-        self.tail.clear()  # from now on it holds only what comes behind
+        self.tail.clear()  # from now on it holds only later batches
         self.moved()
 
     def replaced(self, span: Replacing, taken: int | None = None) -> None:
-        """Compaction has replaced what lies in ``span``, if nothing went wrong: what memory has of it is of before.
+        """Drop what memory has of ``span``, because compaction has replaced it, or tried to.
 
-        ``taken``: by how many bytes its events became less, None if that is not known.
+        ``taken``: the number of bytes by which its events became less, None if unknown.
         """
         self.replacements += 1
         if self.tail.reaches(span.start, span.end):
@@ -533,54 +541,57 @@ class PartitionLog:
             self.state.index.column.moved(span.start, span.end, taken)
 
     def add_waiter(self, waiter: Waiter) -> None:
-        """Have ``waiter`` called whenever the log moves, until it is removed."""
+        """Call ``waiter`` whenever the log moves, until it is removed."""
         self._waiters.waiting[waiter] = None
 
     def remove_waiter(self, waiter: Waiter) -> None:
-        """Call ``waiter`` no more; nothing happens if it did not wait."""
+        """Stop calling ``waiter``; unknown ones are ignored."""
         self._waiters.waiting.pop(waiter, None)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once ``condition`` holds, which is looked at now and whenever the log moves: the high watermark, the
-        last stable offset or the log start did, it was sealed, or became unusable.
+        """Return once ``condition`` holds. It is checked now and whenever the log moves: the high watermark, the last
+        stable offset or the log start moved, the log was sealed, or became unusable.
 
-        Raises LogDeleted, and what ``condition`` raises. An open log need not be waited for: one that failed is opened
-        anew by who uses it.
+        Raises LogDeleted, and the errors of ``condition``. The caller need not wait for an open log: a failed log is
+        opened again by its next use.
         """
         await until(self, condition)
 
     async def ended(self) -> int:
-        """Where a sealed partition ends, as soon as that is final. Raises LogDeleted."""
+        """Return the end of a sealed partition once it is final. Raises LogDeleted."""
         await self.until(lambda: self.final_offset is not None)
         assert self.final_offset is not None
         return self.final_offset
 
     def moved(self) -> None:
-        """What readers see has changed: have those who wait called soon."""
+        """Call the waiters soon, because readers see something new."""
         self._waiters.moved()
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch in which the record at ``offset`` was, or the next one would be, written."""
+        """Return the epoch in which the record at ``offset`` was, or the next one would be, written."""
         if offset >= self.high_watermark:
             return self.epoch
         return max((epoch for epoch, start in self.state.epochs if start <= offset), default=self.epoch)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """(largest epoch not above ``epoch``, offset after its last record); None when there is no such epoch."""
+        """Return (largest epoch not above ``epoch``, offset after its last record); None when there is no such
+        epoch."""
         if epoch == self.epoch:
             return epoch, self.high_watermark
         return self.state.epoch_end(epoch, self.high_watermark) if epoch < self.epoch else None
 
     async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record, in offset order, not older than ``timestamp``; None if none is.
+        """Return (offset, timestamp) of the first record, in offset order, not older than ``timestamp``; None if none
+        is.
 
-        Looks into batches (docs/protocols/kafka.md, rule 48). Raises DataCorrupt, LogUnavailable, LogDeleted.
+        Reads batches (docs/protocols/kafka.md, rule 48). Raises DataCorrupt, LogUnavailable, LogDeleted.
         """
         await self.ready()
         return await self._owner.search.first(self, timestamp)
 
     async def find_max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the earliest record with the highest timestamp kept; None if none carries one."""
+        """Return (offset, timestamp) of the earliest record with the highest timestamp kept; None if no record has
+        one."""
         await self.ready()
         return await self._owner.search.highest(self)
 
@@ -588,62 +599,63 @@ class PartitionLog:
 
     @property
     def byte_length(self) -> int | None:
-        """The position behind everything durable; None if that is not known without waiting (:meth:`byte_end`).
+        """Return the position after everything durable; None if it is not known without waiting (:meth:`byte_end`).
 
-        Once somebody has asked it is known all the time of a log whose batches tell what they take from their headers:
-        also to the callback of an append, for which it is the position behind what was appended.
+        Once a client has asked, it is always known for a log whose batches' headers give their bytes: even to the
+        callback of an append, where it is the position after that append.
         """
         return self._owner.positions.length(self)
 
     async def byte_end(self) -> BytePlace:
-        """Where the next event will begin."""
+        """Return the place of the next event."""
         return await self._owner.positions.end(self)
 
     async def byte_start(self) -> int:
-        """The position of the first byte that readers get, which may lie inside a record."""
+        """Return the position of the first byte that readers get, which may lie inside a record."""
         return await self._owner.positions.start(self)
 
     async def byte_position(self, offset: int) -> int:
-        """Where the record at ``offset`` begins."""
+        """Return the position of the record at ``offset``."""
         return await self._owner.positions.position_of(self, offset)
 
     async def find_byte(self, position: int) -> BytePlace:
-        """The record that has the byte at ``position``, and where it begins."""
+        """Return the record that contains the byte at ``position``, and where it begins."""
         return await self._owner.positions.find(self, position)
 
     async def find_byte_batch(self, position: int) -> BytePlace:
-        """The base offset of the batch that has the byte at ``position``, and where that batch begins.
+        """Return the base offset of the batch that contains the byte at ``position``, and where that batch begins.
 
-        The byte is then the one at ``position`` minus that of the batch's events. Where records at its beginning are
-        trimmed, the batch begins before :meth:`byte_start`, maybe below 0.
+        Inside the batch's events, the byte is at ``position`` minus the batch's position. If records at its beginning
+        are trimmed, the batch begins before :meth:`byte_start`, maybe below 0.
         """
         return await self._owner.positions.find_batch(self, position)
 
     def is_readable_byte(self, position: int) -> bool:
-        """Whether ``position``, known not to lie beyond the end, certainly lies above :meth:`byte_start`."""
+        """Return whether ``position``, which does not lie beyond the end, certainly lies above :meth:`byte_start`."""
         return self._owner.positions.is_readable(self, position)
 
     def is_same(self, replacements: int) -> bool:
-        """Whether compaction has certainly replaced nothing since there were so many :attr:`replacements`."""
+        """Return whether compaction has certainly replaced nothing since :attr:`replacements` had this value."""
         return self.replacing is None and self.replacements == replacements
 
     def keeps_bytes(self, offset: int) -> bool:
-        """Whether compaction does not move the positions from ``offset`` on."""
+        """Return whether compaction leaves the positions from ``offset`` on unchanged."""
         column = self.state.index.column
         return column is None or offset >= column.firm
 
     def reads_bytes(self, offset: int) -> None:
-        """Note that somebody reads the bytes from ``offset`` on: compaction waits for them a while."""
+        """Note a reader of the bytes from ``offset`` on: compaction waits for it a while."""
         self._owner.positions.reads(self, offset)
 
     async def trim_bytes(self, position: int) -> int:
-        """Make the bytes below ``position`` unreadable, durably; gives the position of the first byte kept."""
+        """Make the bytes below ``position`` unreadable, durably; return the position of the first byte kept."""
         if self.import_epoch >= 0:
             raise self.not_importing(-1)
         return await self._owner.positions.trim(self, position)
 
     async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]:
-        """What :meth:`read_batches` gives below the last stable offset, with gaps in the place of aborted batches.
+        """Return the batches of :meth:`read_batches` below the last stable offset, with gaps in the place of aborted
+        batches.
 
         Raises the errors of :meth:`read`.
         """
@@ -653,14 +665,14 @@ class PartitionLog:
             limit = self.committed_limit(offset)
             batches = await self.read_batches(offset, max_bytes, limit)
             if offset < self.log_start_offset:
-                # Meanwhile: what was aborted there is not known any more.
+                # The log was trimmed meanwhile, and no longer knows which batches were aborted there.
                 raise OffsetOutOfRange(f"{self.topic}-{self.partition} starts at {self.log_start_offset} now")
             if not batches:
                 return batches
             try:
                 return without_aborted(batches, self.aborted(offset, min(limit, batches[-1].end_offset)))
             except AbortedNotAtHand:
-                await asyncio.sleep(0)  # it was let go of meanwhile
+                await asyncio.sleep(0)  # it was evicted meanwhile
 
     def read_batches(self, offset: int, max_bytes: int, limit: int = NEVER) -> Awaitable[list[StoredBatch]]:
         """Awaitable form of :meth:`read`; raises its errors."""
@@ -669,10 +681,10 @@ class PartitionLog:
     # --- upkeep -------------------------------------------------------------------------------------------------
 
     async def trim(self, offset: int, import_epoch: int = -1, *, own: bool = False) -> int:
-        """Make everything below ``offset`` unreadable, durably, and give its space back; returns the log start.
+        """Make everything below ``offset`` unreadable, durably, and release its space; return the log start.
 
-        ``own``: by retention, or by the protocol that a topic is internal to. Raises OffsetOutOfRange (above the high
-        watermark), LogUnavailable, LogDeleted, TopicImporting, ImportFenced, TopicInternal.
+        ``own``: called by retention, or by the protocol that a topic is internal to. Raises OffsetOutOfRange (above the
+        high watermark), LogUnavailable, LogDeleted, TopicImporting, ImportFenced, TopicInternal.
         """
         if not own and self._owner.admission.rules(self.topic).internal:
             raise TopicInternal(f"{self.topic} is internal to a protocol, and only that takes away what is in it")
@@ -681,36 +693,37 @@ class PartitionLog:
         return await self._upkeep.trim(offset)
 
     async def trimmed(self) -> None:
-        """Return when nothing is being taken away: no trim is under way, nor does compaction replace anything."""
+        """Return when no data is being removed: neither a trim nor a replacement by compaction is in flight."""
         await self._upkeep.trimmed()
         while self.replacing is not None:
             await asyncio.wait({self.replacing.ended})
             await self._upkeep.trimmed()
 
     async def keep_knowledge_below(self, offset: int) -> None:
-        """Have it saved what compaction is about to take from the log. Raises LogUnavailable."""
+        """Save the state that compaction is about to remove from the log. Raises LogUnavailable."""
         await self._upkeep.keep_knowledge_below(offset)
 
     async def saved_behind(self, offset: int) -> None:
-        """Have a snapshot at ``offset`` or behind it, of an open log. Raises LogUnavailable."""
+        """Save a snapshot at ``offset`` or behind it, of an open log. Raises LogUnavailable."""
         await self._upkeep.saved_behind(offset)
 
     def start_raised(self, offset: int) -> None:
-        """What lies below ``offset`` is not to be read any more, and somebody else has made that durable."""
+        """Raise the log start to ``offset``; the caller has made that durable."""
         self._upkeep.start_raised(offset)
 
     @property
     def has_moved(self) -> bool:
-        """Whether anything was appended, or read when the log was opened, since the last snapshot."""
+        """Return whether batches were appended, or read at the opening, since the last snapshot."""
         return self._upkeep.since_snapshot > 0
 
     async def save_snapshot(self, save: Callable[[int, StateCapture], Awaitable[None]]) -> None:
-        """Have ``save`` read out and store the durable state, so that the next opening reads less.
+        """Let ``save`` read out and store the durable state, so that the next opening reads less.
 
-        Raises what ``save`` raises; then the next attempt is due when as much again was appended.
+        Raises the errors of ``save``; then the next attempt is due when as much again was appended.
         """
         await self._upkeep.save_snapshot(save)
 
     def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
-        """Offset below which nothing need be kept: older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no limit)."""
+        """Return the offset below which everything is older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no
+        limit)."""
         return self._upkeep.retention_offset(keep_ms, keep_bytes, now_ms)

@@ -1,4 +1,4 @@
-"""What is read of a partition, from memory or the backend, and what can be told of it without reading."""
+"""Reads of a partition, from memory or the backend, and facts about a read that need no reading."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _MAX_DISTRUSTED = 100
 _AS_STORED = 1 << FormatId.KAFKA
-"""Formats whose readers get batches in the bytes that are stored: only of these the size of an answer is known before
-they are read."""
+"""Formats whose readers get the stored bytes: only for these the size of an answer is known before the batches are
+read."""
 
 
 class Reading:
@@ -41,10 +41,10 @@ class Reading:
         self.locatable = True
 
     def read(self, offset: int, max_bytes: int, done: ReadDone, limit: int = NEVER) -> None:
-        """Whole batches from the one that contains ``offset``, at least one unless only skipped ones remain, of those
-        that begin below ``limit``.
+        """Read whole batches from the one that contains ``offset``, of those that begin below ``limit``: at least one,
+        unless all that remain are skipped.
 
-        From a skipped offset on it gives what comes behind that. ``done`` may be called before this returns. Errors:
+        From a skipped offset on, it reads what follows the span. ``done`` may be called before this returns. Errors:
         OffsetOutOfRange, DataCorrupt, LogUnavailable, LogDeleted.
         """
         log = self._log
@@ -73,13 +73,13 @@ class Reading:
                     batches = stored_batches(answer)
                 except Exception as error:  # noqa: BLE001 - logged, counted and answered
                     failure = self._read_failed(error)
-            # Called by the backend, which has others to answer.
+            # The backend calls this, and has other requests to answer: hence the barrier.
             self._barrier.call("read answer", done, batches, failure, topic=log.topic, partition=log.partition)
 
         self._owner.client.fetch(log.stream_id, offset, max_bytes, fetched, limit=limit)
 
     def at_hand(self, offset: int, max_bytes: int, limit: int) -> tuple[list[StoredBatch], LogError | None] | None:
-        """The answer to such a read of an open log if that needs no backend."""
+        """Return the answer to such a read of an open log if it needs no backend, or None."""
         log = self._log
         if offset < log.log_start_offset or offset > log.high_watermark:
             span = f"[{log.log_start_offset}, {log.high_watermark}]"
@@ -95,7 +95,8 @@ class Reading:
         return cached, None
 
     def _read_reclaimed(self, offset: int, done: ReadDone) -> None:
-        """Answers once the log starts where the backend's data does: whoever asks for its start then finds some."""
+        """Answer once the log start is raised to the backend's data, so that the client's next request for the start
+        finds some."""
         log = self._log
 
         def settled(task: asyncio.Task[LogError | None]) -> None:
@@ -107,7 +108,7 @@ class Reading:
         self._owner.reclaimed(log, offset).add_done_callback(settled)
 
     def _read_lost(self, lost: Lost, read_on: Callable[[], None], done: ReadDone) -> None:
-        """Answers with what comes behind what is lost, once that is declared so."""
+        """Answer with the batches after a lost span, once the span is declared lost."""
         log = self._log
 
         def settled(task: asyncio.Task[LogError | None]) -> None:
@@ -133,7 +134,7 @@ class Reading:
                 return
             except Exception as failure:
                 if answered:
-                    raise  # by the reader itself
+                    raise  # by the reader's callback
                 error = self._read_failed(failure)
         done([], error)
 
@@ -143,9 +144,9 @@ class Reading:
         return LogError(f"reading {log.topic}-{log.partition} failed unexpectedly")
 
     def locate(self, offset: int, max_bytes: int, limit: int = NEVER) -> Place | None:
-        """Where the batches lie that such a read would find, and their size, without reading them; at least one.
+        """Return the place and size of the batches that such a read would find, at least one, without reading them.
 
-        None when that is not known without reading: what lies there may still be readable.
+        None when that is not known without reading: the batches may still be readable.
         """
         log = self._log
         if not self.locatable or log.state.formats & ~_AS_STORED:
@@ -159,7 +160,7 @@ class Reading:
         changing = log.replacing
         if changing is not None and offset < changing.end:
             if offset >= changing.start:
-                return None  # what lies there is about to have another size
+                return None  # its size is about to change
             limit = min(limit, changing.start)
         place = log.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
             log.stream_id, offset, max_bytes, limit
@@ -167,7 +168,7 @@ class Reading:
         return None if place is None or place[0] in self._distrusted else Place(*place)
 
     def measure(self, offset: int, max_bytes: int, limit: int = NEVER) -> int:
-        """Bytes that a read of so much would hold, as they are stored: of one batch at least, 0 when that is not known
+        """Return the stored bytes that a read of ``max_bytes`` would get: at least one batch; 0 when that is not known
         without reading."""
         log = self._log
         offset, limit = self.within(offset, limit)
@@ -179,7 +180,8 @@ class Reading:
         return 0 if place is None else place[2]
 
     def within(self, offset: int, limit: int) -> tuple[int, int]:
-        """Where a read from ``offset`` begins and must end; nowhere when the log is not open, or begins above."""
+        """Return where a read from ``offset`` begins and must end; an empty range when the log is not open, or starts
+        above."""
         log = self._log
         if log.phase is not Phase.OPEN or offset < log.log_start_offset:
             return offset, offset
@@ -190,13 +192,14 @@ class Reading:
         return offset, limit
 
     def distrust(self, offset: int) -> None:
-        """The batch at ``offset`` could not be read: it is not to be located any more."""
+        """Stop locating the batch at ``offset``, because it could not be read."""
         self._distrusted.add(offset)
         if len(self._distrusted) > _MAX_DISTRUSTED:
             self.locatable = False
 
     def available(self, offset: int, enough: int, limit: int = NEVER) -> int:
-        """Bytes a read from ``offset`` up to ``limit`` would find, counted only as far as ``enough``."""
+        """Return the bytes that a read from ``offset`` up to ``limit`` would find, counted only as far as
+        ``enough``."""
         log = self._log
         if log.skipped:
             offset = past(log.skipped, offset)
@@ -207,7 +210,7 @@ class Reading:
 
 
 def read_error(error: SbpError) -> LogError:
-    """A reader's word for what the backend says."""
+    """Translate the backend's error for a reader."""
     if error.code == ErrorCode.RS_DATA_CORRUPTED:
         return DataCorrupt(str(error))
     if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, ErrorCode.OFFSET_OVERFLOW):

@@ -1,12 +1,12 @@
-"""Batches of idempotent producers that were refused a moment ago, by partition and producer.
+"""Recently refused batches of idempotent producers, by partition and producer.
 
-A producer has several batches in flight. Where the first is refused and the cause ends before the next one comes, that
-must not be taken: the log would have them in the wrong order, and the first could never be repeated. The ledger sees
-such a gap by the producer's last sequence number; but a producer that it does not know may begin with any number, since
-what is known of producers expires (KIP-360). This knows what the ledger does not: which number must come first.
+A producer has several batches in flight. If the first is refused and the cause ends before the next one arrives, the
+next must be refused, too. Otherwise the log would have them in the wrong order, and the first could never be repeated.
+The ledger detects such a gap by the producer's last sequence number. But an unknown producer may begin with any number,
+because the ledger forgets idle producers (KIP-360). This table fills the gap: it knows which number must come first.
 
-It goes by names, since a topic may be refused because nobody has heard of it yet, and outlives openings of a log. It is
-in memory alone: the producers of a node that starts anew lost their connections, and repeat all that was in flight.
+It is keyed by topic names, because a refused topic may not exist here yet, and outlives openings of a log. It is only
+in memory: after a restart, producers have lost their connections and repeat everything in flight.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bridges.errors import OutOfOrderSequence, UnknownProducer
 from bridges.formats.producer import SEQUENCES, ProducerStamp, Stamp
 
 _MOST = 20_000
-"""Producers remembered at the same time, the latest refused: how many there are is for clients to choose."""
+"""Most producers remembered, the latest refused: clients choose how many there are."""
 _KEPT_S = 600.0
-"""Seconds since the last refusal. Clients give a batch up after two to five minutes."""
+"""Seconds for which a refusal is remembered. Clients give a batch up after two to five minutes."""
 
 _Key = tuple[str, int, int]
 
@@ -32,7 +32,7 @@ class _Refused(NamedTuple):
 
 
 class Refusals:
-    """Of one node; belongs to the event loop."""
+    """The refusals of one node; belongs to the event loop."""
 
     __slots__ = ("_refused",)
 
@@ -40,11 +40,11 @@ class Refusals:
         self._refused: dict[_Key, _Refused] = {}
 
     def __len__(self) -> int:
-        """Producers remembered."""
+        """Return the number of producers remembered."""
         return len(self._refused)
 
     def note(self, topic: str, partition: int, stamp: Stamp | None, error: Exception | None = None) -> None:
-        """Remember that a batch was refused, unless by what the ledger knows of its producer."""
+        """Remember a refused batch, unless the ledger refused it because of its sequence number."""
         if isinstance(stamp, ProducerStamp) and not isinstance(error, OutOfOrderSequence):
             self._note((topic, partition, stamp.producer_id), stamp.epoch, stamp.base_sequence)
 
@@ -58,8 +58,8 @@ class Refusals:
             del refused[next(iter(refused))]
 
     def require_first(self, topic: str, partition: int, stamp: ProducerStamp, *, written: bool) -> None:
-        """Ask whether a batch may be the first that the ledger knows of its producer; ``written``: whether anything was
-        ever written to the partition. Raises OutOfOrderSequence, UnknownProducer."""
+        """Check whether a batch may be the first that the ledger knows of its producer. ``written``: whether the
+        partition has ever had a record. Raises OutOfOrderSequence, UnknownProducer."""
         key = topic, partition, stamp.producer_id
         sequence = stamp.base_sequence
         refused = self._refused.get(key)
@@ -73,7 +73,7 @@ class Refusals:
                     f"where sequence {refused.sequence} was refused and must come first"
                 )
         if sequence and not written:
-            self._note(key, stamp.epoch, 0)  # also when others have written there meanwhile
+            self._note(key, stamp.epoch, 0)  # remains even if others have written there meanwhile
             raise UnknownProducer(
                 f"producer {stamp.producer_id} sent sequence {sequence} to {topic}-{partition}, "
                 "which was never written to: a producer begins with sequence 0 there"

@@ -1,10 +1,10 @@
 """The most recent batches of every partition, kept in memory so that consumers at the tail need no backend.
 
-One budget for the whole node; when it is exceeded the batch appended longest ago goes first, whichever partition it
-belongs to, so that busy partitions get the most room and idle ones cost nothing.
+One budget serves the whole node. When it is exceeded, the batch appended longest ago is evicted first, whichever
+partition it belongs to. So busy partitions get the most room and idle ones cost nothing.
 
-What counts is what is kept alive: a batch is a view of the frame it came in, and keeps all of that. One that is small
-beside its frame is copied out of it instead.
+The budget counts the memory kept alive: a batch is a view of the network frame it came in, and keeps the whole frame. A
+batch that is small beside its frame is copied out of it instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OVERHEAD = 300
 
 
 def _kept(payload: Buffer) -> int:
-    """Bytes that ``payload`` keeps alive."""
+    """Return the bytes that ``payload`` keeps alive."""
     return len(payload.obj) if type(payload) is memoryview else len(payload)  # type: ignore[arg-type]
 
 
@@ -35,7 +35,7 @@ class TailCache:
         self._order: deque[Tail] = deque()
 
     def admit(self, tail: Tail, size: int) -> None:
-        """Account for a batch just put into ``tail`` and evict what no longer fits."""
+        """Count a batch just put into ``tail`` and evict what no longer fits."""
         self._order.append(tail)
         self.total += size
         while self.total > self.budget and self._order:
@@ -51,10 +51,10 @@ class Tail:
         self._cache = cache
         self._bases: list[int] = []
         self._batches: list[StoredBatch] = []
-        # Bytes of payload from some point on up to the end of each batch.
+        # Cumulative bytes of payload at the end of each batch.
         self._ends: list[int] = []
         self._head = 0
-        # Sizes of batches cleared at once, which the budget's queue still counts one by one.
+        # Sizes of batches that were cleared together; the budget's queue still counts them one by one.
         self._cleared: deque[int] = deque()
 
     def append(self, batch: StoredBatch) -> None:
@@ -72,7 +72,7 @@ class Tail:
         self._cache.admit(self, kept + _OVERHEAD)
 
     def drop_oldest(self) -> int:
-        """Forget the oldest batch; returns its size in bytes."""
+        """Evict the oldest batch; return its size in bytes."""
         if self._cleared:
             return self._cleared.popleft()
         size = _kept(self._batches[self._head].payload) + _OVERHEAD
@@ -84,7 +84,8 @@ class Tail:
         return size
 
     def clear(self) -> None:
-        """Forget everything (the partition was closed, lost its owner, or goes on with what is not kept)."""
+        """Evict everything (the partition was closed, lost its owner, or continues with batches that are not
+        cached)."""
         if not self._bases:
             return
         self._cleared.extend(_kept(batch.payload) + _OVERHEAD for batch in self._batches[self._head :])
@@ -94,30 +95,30 @@ class Tail:
         self._head = 0
 
     def reaches(self, start: int, end: int) -> bool:
-        """Whether a batch in ``[start, end)`` is cached."""
+        """Return whether a batch in ``[start, end)`` is cached."""
         bases = self._bases
         return self._head < len(bases) and bases[self._head] < end and start < self._batches[-1].end_offset
 
     def _position(self, offset: int) -> int:
-        """Where the batch that contains ``offset`` is; -1 when it is not cached."""
+        """Return the index of the batch that contains ``offset``; -1 when it is not cached."""
         bases = self._bases
         if self._head >= len(bases) or offset < bases[self._head] or offset >= self._batches[-1].end_offset:
             return -1
         return bisect_right(bases, offset, self._head) - 1
 
     def _until(self, position: int, max_bytes: int) -> int:
-        """Behind the last batch from ``position`` on that fits; the first always does."""
+        """Return the index after the last batch from ``position`` on that fits; the first always does."""
         most = self._ends[position] - len(self._batches[position].payload) + max_bytes
         return max(position + 1, bisect_right(self._ends, most, position))
 
     def read(self, offset: int, max_bytes: int) -> list[StoredBatch] | None:
-        """Batches from the one that contains ``offset`` on, at least one; None when it is not cached."""
+        """Return batches from the one that contains ``offset`` on, at least one; None when it is not cached."""
         position = self._position(offset)
         return None if position < 0 else self._batches[position : self._until(position, max_bytes)]
 
     def bytes_from(self, offset: int, enough: int, limit: int) -> int | None:
-        """Bytes from the batch that contains ``offset`` to the last that begins below ``limit``, counted up to
-        ``enough``; None if not cached."""
+        """Return the bytes from the batch that contains ``offset`` to the last that begins below ``limit``, counted up
+        to ``enough``; None if not cached."""
         position = self._position(offset)
         if position < 0:
             return None
@@ -126,7 +127,8 @@ class Tail:
         return max(first, min(enough, self._ends[last] - self._ends[position] + first))
 
     def measure(self, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
-        """(start, end, bytes, batches) of what :meth:`read` would find of batches that begin before ``limit``."""
+        """Return (start, end, bytes, batches) of what :meth:`read` would find of batches that begin before
+        ``limit``."""
         position = self._position(offset)
         if position < 0 or self._bases[position] >= limit:
             return None

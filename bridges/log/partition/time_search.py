@@ -1,12 +1,11 @@
-"""Records by their timestamps: lookups, and the truth about what headers claim.
+"""Lookups of records by timestamp, and corrections of false claims in batch headers.
 
-The index of a partition knows what batch headers claim (state/offset_index.py). A lookup takes the first row that
-claims enough and looks at the records of its batches. Where it finds none, the claim is not true, and the row is
-corrected: so a claim misleads once. Retention goes by the time of the append, of Kafka's batches by what they claim. It
-believes times up to ``CLOCK_SKEW_MS`` ahead of the clock; a claim beyond them that keeps a partition from being trimmed
-is looked into.
+A partition's index stores the claims of batch headers (state/offset_index.py). A lookup takes the first row that claims
+enough and reads the records of its batches. If no record matches, the claim is false, and the row is corrected: so a
+claim misleads once. Retention uses the time of the append, and the claims of Kafka's batches. It believes times up to
+``CLOCK_SKEW_MS`` ahead of the clock; a later claim that keeps a partition from being trimmed is checked.
 
-Work goes slice by slice (anabranch_kit/run/sliced.py), and the searches of all clients take turns, read by read.
+Work runs slice by slice (anabranch_kit/run/sliced.py), and the searches of all clients take turns, read by read.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.time_search")
 
 CLOCK_SKEW_MS = 3_600_000
-"""How far ahead of the node's clock a timestamp may lie without being looked into; Kafka's default for records."""
+"""How far ahead of the node's clock a timestamp may lie without a check; Kafka's default for records."""
 
 Found = tuple[int, int]
 """(offset, timestamp in ms) of a record."""
@@ -44,11 +43,11 @@ _READ_BYTES = 256 * 1024
 _AT_ONCE = 8
 _ROWS_PER_CHECK = 64
 _PATIENCE_S = 5.0
-"""How long one partition's doubtful claims may keep retention from the other partitions."""
+"""Seconds for which one partition's doubtful claims may hold up retention of the other partitions."""
 
 
 class TimeSearch:
-    """The searches of one node's partitions."""
+    """The searches in one node's partitions."""
 
     __slots__ = ("_barrier", "_gate", "_settling", "inflated_bytes", "works")
 
@@ -60,7 +59,7 @@ class TimeSearch:
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def first(self, log: PartitionLog, timestamp: int) -> Found | None:
-        """The first record, in offset order, not older than ``timestamp``; None if none is.
+        """Return the first record, in offset order, not older than ``timestamp``; None if none is.
 
         Raises DataCorrupt, LogUnavailable, LogDeleted.
         """
@@ -71,7 +70,8 @@ class TimeSearch:
         return None
 
     async def highest(self, log: PartitionLog) -> Found | None:
-        """The earliest record with the highest timestamp kept; None if none carries one. Raises like :meth:`first`."""
+        """Return the earliest record with the highest timestamp kept; None if no record has one. Raises like
+        :meth:`first`."""
         while (row := log.state.index.highest()) is not None:
             found = await self._look(log, row, row.highest)
             if found is not None:
@@ -79,9 +79,9 @@ class TimeSearch:
         return None
 
     async def settle_ages(self, log: PartitionLog, oldest: int, now_ms: int) -> None:
-        """Look into claims that keep records older than ``oldest`` from being trimmed, a bounded number at a time.
+        """Check claims that keep records older than ``oldest`` from being trimmed, a bounded number at a time.
 
-        Returns when that is done or takes long: it then goes on by itself, and the next call waits for it.
+        Returns when that is done or takes long: then it continues in the background, and the next call waits for it.
         """
         task = self._settling.get(log)
         if task is None:
@@ -114,7 +114,7 @@ class TimeSearch:
             self._barrier.caught("looking into timestamps", error, topic=log.topic, partition=log.partition)
 
     async def close(self) -> None:
-        """Give up what retention has looked into."""
+        """Stop the checks for retention."""
         tasks = list(self._settling.values())
         for task in tasks:
             task.cancel()
@@ -125,8 +125,8 @@ class TimeSearch:
     async def _look(
         self, log: PartitionLog, row: Row, timestamp: int, told: Callable[[StoredBatch], int] | None = None
     ) -> Found | None:
-        """The first record of ``row`` not older than ``timestamp``, of batches of which ``told`` (what they claim)
-        tells as much; without one the row is corrected to say so."""
+        """Return the first record of ``row`` not older than ``timestamp``. Only batches with a sufficient ``told``
+        (default: their claim) are read. Without a match the row is corrected."""
         index = log.state.index
         tells = told or _claim
         async with aclosing(self._batches(log, row)) as batches:
@@ -135,7 +135,7 @@ class TimeSearch:
                     found, _ = await self._walk(log, batch, timestamp)
                     if found is not None:
                         return found
-        # Nobody need look at this row again because of an untrue claim: find out what is true of all its batches.
+        # Correct the row by all its batches, so that its false claim misleads no other lookup.
         highest = counted = unreadable = -1
         async with aclosing(self._batches(log, row)) as batches:
             async for batch in batches:
@@ -151,7 +151,7 @@ class TimeSearch:
         return None
 
     async def _batches(self, log: PartitionLog, row: Row) -> AsyncGenerator[StoredBatch, None]:
-        """The batches of a row, also those that are appended to it meanwhile."""
+        """Yield the batches of a row, and those that are appended to it meanwhile."""
         index = log.state.index
         position, turns = row.start, Turns()
         while True:
@@ -165,7 +165,7 @@ class TimeSearch:
             except OffsetOutOfRange:
                 if position >= log.log_start_offset:
                     raise
-                continue  # the log starts later now
+                continue  # the log start has risen
             if not batches:
                 return
             for batch in batches:
@@ -178,14 +178,14 @@ class TimeSearch:
     async def _walk(
         self, log: PartitionLog, batch: StoredBatch, timestamp: int | None
     ) -> tuple[Found | None, int | None]:
-        """(the first record not older than ``timestamp``, None) or (None, the highest timestamp of all records), which
-        is None of a batch whose records cannot be read."""
+        """Return (the first record not older than ``timestamp``, None) or (None, the highest timestamp of all records).
+        The latter is None if the records cannot be read."""
         work = partial(_walking, batch, log.log_start_offset, timestamp, self.inflated_bytes)
-        await asyncio.sleep(0)  # its first slice is a turn's share
+        await asyncio.sleep(0)  # its first slice takes a whole turn
         try:
             return await self.works.run(work, batch.end_offset - batch.base_offset)
         except BatchInvalid:
-            # No reader gets a record of it; whether it is damaged or too large is told when it is read.
+            # No reader gets a record of it; a read reports whether it is damaged or too large.
             return None, None
 
 
@@ -199,7 +199,7 @@ def _claim(batch: StoredBatch) -> int:
 
 
 def _age(batch: StoredBatch) -> int:
-    """What a batch claims where that is its age, as in Kafka (see :class:`.OffsetIndex`)."""
+    """Return a batch's claim if it counts as the batch's age, as in Kafka (see :class:`.OffsetIndex`); else -1."""
     return _claim(batch) if batch.flags & FORMAT_MASK == FormatId.KAFKA else -1
 
 

@@ -1,4 +1,4 @@
-"""What keeps a partition's log small and quick to open: trimming, retention, snapshots of what is known of it."""
+"""Upkeep of a partition's log, which keeps it small and quick to open: trimming, retention, snapshots of its state."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _log = structlog.get_logger("anabranch.logs")
 
 _NEVER = 1 << 62
 _SNAPSHOT_BATCH_COST = 2048
-"""Bytes a batch counts on top of its size when deciding on a snapshot: rebuilding costs per batch, too."""
+"""Bytes that a batch counts on top of its size when a snapshot is decided on: rebuilding also costs per batch."""
 
 
 class Upkeep:
-    """Trims one partition's log, and knows when a snapshot of it is due."""
+    """The trimming of one partition's log, and the decision when its next snapshot is due."""
 
     __slots__ = (
         "_log",
@@ -42,7 +42,7 @@ class Upkeep:
         self._owner = owner
         self._snapshot_bytes = snapshot_bytes
         self._snapshot_offset = -1
-        self._needed = 0  # whoever cannot go on without a snapshot
+        self._needed = 0  # callers that cannot continue without a snapshot
         self._trimming: asyncio.Future[None] | None = None
         #: What was appended since the last snapshot that was saved (see :func:`rebuild_cost`), and how much of it asks
         #: for the next one.
@@ -50,14 +50,14 @@ class Upkeep:
         self.snapshot_at = snapshot_bytes
 
     def opened(self, found: Rebuilt) -> None:
-        """The log was opened with what was ``found``."""
+        """Begin with the state ``found`` at the opening."""
         self._snapshot_offset = found.snapshot_offset
-        # What was read counts: a node that dies young again and again must not read more each time.
+        # Count what was read at the opening: a node that crashes again and again must not read more each time.
         self.since_snapshot = found.cost
         self.snapshot_at = self._snapshot_bytes
 
     async def trim(self, offset: int) -> int:
-        """Make everything below ``offset`` unreadable, durably, and give its space back; returns the log start.
+        """Make everything below ``offset`` unreadable, durably, and release its space; return the log start.
 
         Raises OffsetOutOfRange (above the high watermark), LogUnavailable, LogDeleted.
         """
@@ -84,12 +84,12 @@ class Upkeep:
             self._trimming = None
 
     async def trimmed(self) -> None:
-        """Return when no trim is under way: until then, positions that would be counted are not sure to be kept."""
+        """Return when no trim is in flight: until then, positions that would be counted may be lost."""
         while self._trimming is not None:
             await asyncio.wait({self._trimming})
 
     def start_raised(self, offset: int) -> None:
-        """What lies below ``offset`` is not to be read any more, and somebody else has made that durable."""
+        """Raise the log start to ``offset``; the caller has made that durable."""
         log = self._log
         log.log_start_offset = max(log.log_start_offset, offset)
         log.state.drop_before(offset)
@@ -100,9 +100,9 @@ class Upkeep:
         log.moved()
 
     async def saved_behind(self, offset: int) -> None:
-        """Have a snapshot at ``offset`` or behind it, of an open log: nothing below need be read any more to open it.
+        """Save a snapshot at ``offset`` or behind it, of an open log, so that an opening need not read below.
 
-        Raises LogUnavailable, also where there is no room for one.
+        Raises LogUnavailable, also if the disk has no room for it.
         """
         log = self._log
         while log.is_open and self._snapshot_offset < offset:
@@ -113,7 +113,7 @@ class Upkeep:
                 ) from error
 
     async def _snapshot_now(self) -> LogError | None:
-        """Have a snapshot taken, also of a log with batches that cannot be read; gives what went wrong."""
+        """Take a snapshot, even of a log with unreadable batches; return its error, or None."""
         log = self._log
         if log.state.unread >= 0:
             _log.warning(
@@ -130,13 +130,13 @@ class Upkeep:
             self._needed -= 1
 
     async def keep_knowledge_below(self, offset: int) -> None:
-        """Have a snapshot that knows the producers and the positions of what is about to be trimmed, or compacted: the
-        log will not tell any more. Raises LogUnavailable."""
+        """Save a snapshot with the producers and positions of what is about to be trimmed, or compacted: the log will
+        not have them any more. Raises LogUnavailable."""
         log = self._log
         while log.is_open and self._unknown_below(offset):
             error = await self._snapshot_now()
             if isinstance(error, StorageFull):
-                return  # this is what gives space back
+                return  # trimming releases space
             if error is not None:
                 reason = f"what is known of {log.topic}-{log.partition} below {offset} cannot be saved: {error}"
                 raise LogUnavailable(reason) from error
@@ -149,20 +149,20 @@ class Upkeep:
         return column is not None and column.unsaved_below(offset)
 
     def ask_for_snapshot(self) -> None:
-        """Have a snapshot taken soon; no other is asked for until this one is saved, or has failed."""
+        """Request a snapshot soon; no other is requested until it is saved, or has failed."""
         self.snapshot_at = _NEVER
         self._owner.want_snapshot(self._log)
 
     async def save_snapshot(self, save: Callable[[int, StateCapture], Awaitable[None]]) -> None:
-        """Have ``save`` read out and store the durable state, so that the next opening reads less.
+        """Let ``save`` read out and store the durable state, so that the next opening reads less.
 
-        Raises what ``save`` raises; then the next attempt is due when as much again was appended.
+        Raises the errors of ``save``; then the next attempt is due when as much again was appended.
         """
         log = self._log
         if not log.is_open:
             return
         if log.state.unread >= 0 and not self._needed:
-            # Its front finds what it wrote, when it is installed again, by reading the log from the former snapshot on.
+            # When the front is installed again, the log is read from the former snapshot on, with the front's batches.
             self.snapshot_at = self.since_snapshot + self._snapshot_bytes
             return
         state, since, offset = log.state, self.since_snapshot, log.high_watermark
@@ -173,7 +173,7 @@ class Upkeep:
             await save(log.stream_id, state.capture(offset, log.durable_rows()))
             saved = True
         finally:
-            if log.state is state:  # the log was not opened anew meanwhile
+            if log.state is state:  # the log was not opened again meanwhile
                 if saved:
                     self.since_snapshot -= since
                     self._snapshot_offset = offset
@@ -183,7 +183,8 @@ class Upkeep:
                 self.snapshot_at = self._snapshot_bytes + (0 if saved else self.since_snapshot)
 
     def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
-        """Offset below which nothing need be kept: older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no limit)."""
+        """Return the offset below which everything is older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no
+        limit)."""
         log = self._log
         index = log.state.index
         offsets = []
@@ -196,5 +197,5 @@ class Upkeep:
 
 
 def rebuild_cost(size: int) -> int:
-    """What a batch of ``size`` bytes counts when deciding on a snapshot."""
+    """Return the cost of a batch of ``size`` bytes for the decision on a snapshot."""
     return size + _SNAPSHOT_BATCH_COST

@@ -1,4 +1,4 @@
-"""Those who wait for a partition to move."""
+"""The waiters of a partition: objects that are called when it moves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 _WOKEN_AT_ONCE = 256
-"""Waiters called in one turn of the event loop: how many wait is for clients to choose."""
+"""Waiters called in one turn of the event loop: clients choose how many there are."""
 
 
 class Waiters:
-    """Who is called when a log's high watermark or start moves, or the log became unusable."""
+    """The waiters of one log, called when its high watermark or start moves, or the log becomes unusable."""
 
     __slots__ = ("_log", "_moved_again", "_notify_scheduled", "_owner", "waiting")
 
@@ -31,7 +31,7 @@ class Waiters:
         self._moved_again = False
 
     def moved(self) -> None:
-        """Have everybody called soon."""
+        """Call all waiters soon."""
         # Once per loop tick: a group commit acknowledges many batches of a partition at once.
         if self._notify_scheduled:
             self._moved_again = True
@@ -46,7 +46,7 @@ class Waiters:
     def _wake(self, waiters: list[Waiter]) -> None:
         for waiter in waiters[:_WOKEN_AT_ONCE]:
             if waiter not in self.waiting:
-                continue  # it has its answer
+                continue  # it was answered meanwhile
             try:
                 waiter.log_moved(self._log)
             except Exception as error:  # noqa: BLE001 - logged and counted
@@ -61,7 +61,7 @@ class Waiters:
 
 
 class _Until:
-    """Waits until something is true of a log."""
+    """A waiter with a future that is done once a condition holds."""
 
     __slots__ = ("_condition", "done")
 
@@ -77,12 +77,13 @@ class _Until:
                 self.done.set_exception(LogDeleted(f"{log.topic}-{log.partition} was deleted"))
             elif self._condition():
                 self.done.set_result(None)
-        except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for it
-            self.done.set_exception(error.with_traceback(None))  # in which this one is, which keeps it
+        except Exception as error:  # noqa: BLE001 - the waiting caller gets it
+            # a traceback would refer to this object, which keeps the error
+            self.done.set_exception(error.with_traceback(None))
 
 
 class _Once:
-    """Calls somebody once something is true of a log."""
+    """A waiter that makes one call once a condition holds."""
 
     __slots__ = ("_condition", "_then")
 
@@ -97,13 +98,13 @@ class _Once:
 
 
 def once(log: PartitionLog, condition: Callable[[], bool], then: Callable[[], None]) -> None:
-    """Call ``then`` when the log has moved and ``condition`` holds. Nothing waits for that but the log itself."""
+    """Call ``then`` when the log has moved and ``condition`` holds. Only the log refers to this waiter."""
     log.add_waiter(_Once(condition, then))
 
 
 async def until(log: PartitionLog, condition: Callable[[], bool]) -> None:
-    """Return once ``condition`` holds, which is looked at now and whenever the log moves. Raises LogDeleted, and what
-    ``condition`` raises."""
+    """Return once ``condition`` holds, which is checked now and whenever the log moves. Raises LogDeleted, and the
+    errors of ``condition``."""
     waiter = _Until(condition)
     waiter.log_moved(log)
     log.add_waiter(waiter)
@@ -111,4 +112,4 @@ async def until(log: PartitionLog, condition: Callable[[], bool]) -> None:
         await waiter.done
     finally:
         log.remove_waiter(waiter)
-        del waiter  # which keeps what is raised here
+        del waiter  # it would keep the error alive

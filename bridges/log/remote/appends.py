@@ -1,4 +1,4 @@
-"""Appends to partitions wherever they are: to this node's own log, or by way of the node that owns it."""
+"""Appends to partitions of any node: to this node's own log, or through the partition's owner."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ if TYPE_CHECKING:
 
 
 class Elsewhere(Protocol):
-    """What leads to other nodes."""
+    """The way to other nodes."""
 
     def takes(self, topic: str, partition: int) -> bool:
-        """Whether a batch for the partition is not this node's to append, or must wait behind one that was not."""
+        """Return whether another node must append a batch for the partition, or the batch must wait behind a forwarded
+        one."""
 
     def append(self, topic: str, partition: int, batch: Batch, done: AppendDone) -> None:
-        """See :meth:`Appends.append`."""
+        """Append through the owner; see :meth:`Appends.append`."""
 
     async def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
 
 
 class Appends:
-    """Of one node: its own logs, and what leads elsewhere."""
+    """The appends of one node: to its own logs, and through ``elsewhere`` to other nodes."""
 
     def __init__(self, logs: Logs, elsewhere: Elsewhere) -> None:
         self._logs = logs
         self._elsewhere = elsewhere
 
     def append(self, topic: str, partition: int, batch: Batch, done: AppendDone) -> None:
-        """Append a batch to a partition, wherever that is, in the order of these calls.
+        """Append a batch to a partition of any node, in the order of these calls.
 
-        ``done`` is called exactly once, on the event loop. Errors given to it: those of
-        :meth:`.AppendPath.append`, and NotOwner where nobody has the partition. Repetitions
-        are its owner's to recognise; of a batch without a producer LogUnavailable may mean that it was appended.
+        ``done`` is called exactly once, on the event loop. Errors given to it: those of :meth:`.AppendPath.append`, and
+        NotOwner if no node owns the partition. The owner recognises repetitions; for a batch without a producer,
+        LogUnavailable may mean that it was appended.
         """
         if self._elsewhere.takes(topic, partition):
             self._elsewhere.append(topic, partition, batch, done)
@@ -45,7 +46,7 @@ class Appends:
             append_here(self._logs, topic, partition, batch, done)
 
     async def close(self) -> None:
-        """Send nothing more; whoever waits is told that the node is stopping."""
+        """Stop sending, and refuse the waiting appends because the node is stopping."""
         await self._elsewhere.close()
 
 

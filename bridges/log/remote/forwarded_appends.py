@@ -1,10 +1,10 @@
-"""Appends to partitions that other nodes own, and this node's answers to those of others.
+"""Appends to partitions that other nodes own, and this node's answers to those of other nodes.
 
-What is answered is the owner's answer, so repetitions are the owner's to recognise. Batches of a partition are handed
-over in the order in which they were given, also when the partition moves, to this node or another.
+The answer is the owner's, so the owner recognises repetitions. Batches of a partition are handed over in the order in
+which they were given, even when the partition moves, to this node or another.
 
-An answer that is lost is asked for where that can be done, by sending the batch again: of batches whose producer is
-told, and of markers. What became of another one is unknown, and its writer is told so (LogUnavailable).
+After a lost answer, the batch is sent again if it has a producer or is a marker. The outcome of any other batch is
+unknown, and its writer gets LogUnavailable.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from bridges.cluster.peers import Peers
 
 KIND = "append"
-"""The kind of stream."""
+"""The kind of peer stream."""
 _UNDER_WAY = 16 * 1024 * 1024
-"""Bytes sent to one node and not answered; one batch may be larger."""
+"""Most bytes in flight to one node; a single batch may be larger."""
 _AGAIN_S = 0.05
 _WORTH_S = 30.0
-"""So long a batch is sent again: clients wait no longer."""
+"""Seconds for which a batch is sent again: clients wait no longer."""
 
 _log = structlog.get_logger("anabranch.cluster")
 
@@ -55,8 +55,8 @@ Here = Callable[[str, int, Batch, AppendDone], None]
 
 
 class ForwardedAppends:
-    """Of one node (see :class:`.appends.Elsewhere`). ``here`` appends to its own logs; ``identify`` gives a
-    topic's id: a name made anew is another topic."""
+    """The forwarded appends of one node (see :class:`.appends.Elsewhere`). ``here`` appends to its own logs;
+    ``identify`` returns a topic's id, because a topic that was made again under its name is another one."""
 
     def __init__(
         self, peers: Peers, owners: Ownership, node_id: int, here: Here, identify: Identify, barrier: Barrier
@@ -74,12 +74,13 @@ class ForwardedAppends:
         peers.serve_stream(KIND, _Opening, self._serve)
 
     def takes(self, topic: str, partition: int) -> bool:
-        """Whether a batch for the partition is not this node's to append, or must wait behind one that was not."""
+        """Return whether another node must append a batch for the partition, or the batch must wait behind a forwarded
+        one."""
         owners = self._owners
         return (topic, partition) in self._places or not owners.is_mine(owners.slot_of(topic, partition))
 
     def append(self, topic: str, partition: int, batch: Batch, done: AppendDone) -> None:
-        """Append a batch at its owner; see :meth:`bridges.log.remote.appends.Appends.append`."""
+        """Append a batch through its owner; see :meth:`bridges.log.remote.appends.Appends.append`."""
         place = self._places.get((topic, partition))
         if place is None:
             place = self._places[topic, partition] = _Place(topic, partition)
@@ -89,7 +90,7 @@ class ForwardedAppends:
             place.driver = asyncio.get_running_loop().create_task(self._drive(place))
 
     async def close(self) -> None:
-        """Send nothing more; whoever waits is told that the node is stopping."""
+        """Stop sending, and refuse the waiting appends because the node is stopping."""
         drivers = [place.driver for place in self._places.values() if place.driver is not None]
         for driver in drivers:
             driver.cancel()
@@ -101,7 +102,7 @@ class ForwardedAppends:
     # --- to others ----------------------------------------------------------------------------------------------
 
     async def _drive(self, place: _Place) -> None:
-        """Have everything of a partition appended that waits, in its order; ends when nothing does."""
+        """Append all waiting batches of a partition, in order; return when none waits."""
         try:
             while place.waiting:
                 try:
@@ -120,7 +121,7 @@ class ForwardedAppends:
             self._refuse(place, LogUnavailable("the node is stopping"))
 
     def _refuse(self, place: _Place, error: LogError) -> None:
-        """Nothing that waits goes anywhere; what is under way is asked of nobody any more."""
+        """Refuse all batches of a place, waiting ones and those in flight."""
         gone = [*place.sent, *place.waiting]
         place.sent.clear()
         place.waiting.clear()
@@ -129,7 +130,8 @@ class ForwardedAppends:
                 self._answer(one, NOT_APPENDED, error)
 
     def _give_up_old(self, place: _Place) -> None:
-        """Refuse all that waits once the oldest has waited for too long: what comes behind must not overtake it."""
+        """Refuse all waiting batches once the oldest has waited for too long, because later ones must not overtake
+        it."""
         if place.waiting and place.waiting[0].since < time.monotonic() - _WORTH_S:
             self._refuse(place, LogUnavailable(f"{place} had no owner that answered for {_WORTH_S:.0f} s"))
 
@@ -138,7 +140,8 @@ class ForwardedAppends:
         self._barrier.call("append answer", one.done, appended, error)
 
     async def _some(self, place: _Place) -> None:
-        """As much as one owner takes. Raises LogError, with everything that was not done still waiting."""
+        """Append through one owner as long as it accepts batches. Raises LogError; all batches that are not done still
+        wait then."""
         owners = self._owners
         topic_id = self._identify(place.topic)
         if topic_id is None:
@@ -172,7 +175,7 @@ class ForwardedAppends:
             place.wake.clear()
             if not place.waiting and not place.stopped:
                 await place.wake.wait()
-        # The fate of all that was sent is to be known before any of it is sent again.
+        # Wait for the outcome of all batches in flight before any of them is sent again.
         while any(not (one.answered or one.again) for one in place.sent):
             place.wake.clear()
             await place.wake.wait()
@@ -181,7 +184,7 @@ class ForwardedAppends:
         await asyncio.sleep(_AGAIN_S)
 
     def _answered(self, place: _Place, one: _Forwarded, answer: AppendAnswer | None) -> None:
-        """The owner's answer; None: there will be none."""
+        """Process the owner's answer; None: it will never come."""
         place.wake.set()
         if one.answered:
             return
@@ -220,21 +223,21 @@ class ForwardedAppends:
         await _Receiver(self, stream).serve()
 
     def receive(self, head: ForwardedAppend, batch: Batch, done: AppendDone) -> bool:
-        """Append what another node has forwarded; False if it is not this node's."""
+        """Append a batch that another node has forwarded; False if this node does not own the partition."""
         if not self._owners.is_mine(self._owners.slot_of(head.topic, head.partition)):
             return False
         if self._identify(head.topic) != head.topic_id:
-            return False  # one of the two has not heard of a change yet
+            return False  # one of the two nodes has not followed a change yet
         self._here(head.topic, head.partition, batch, done)
         return True
 
 
 class _Opening(msgspec.Struct, array_like=True):
-    """There is nothing to say about a stream of appends."""
+    """The empty opening message of a stream of appends."""
 
 
 class _Forwarded:
-    """One batch on its way."""
+    """One batch to forward."""
 
     __slots__ = ("again", "answered", "batch", "done", "since")
 
@@ -252,7 +255,7 @@ class _Forwarded:
 
 
 class _Place:
-    """What is on its way to one partition: ``waiting`` behind what was ``sent``."""
+    """The batches for one partition: ``sent`` are in flight, ``waiting`` follow them."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -298,7 +301,7 @@ class _Lane:
         self._account.take(Kind.REQUESTS, size)
         self._bytes += size
         try:
-            # In the order of their numbers: who waits for the lock first has it first.
+            # In the order of their numbers: the lock is first come, first served.
             async with self._writing:
                 while self._bytes - size >= _UNDER_WAY and not self.broken:
                     self._room.clear()
@@ -347,14 +350,14 @@ class _Lane:
 
 
 class _Receiver:
-    """One other node's stream of appends."""
+    """The stream of appends from one other node."""
 
     def __init__(self, appends: ForwardedAppends, stream: PeerStream) -> None:
         self._appends = appends
         self._stream = stream
         self._answers: deque[bytes] = deque()
         self._moved = asyncio.Event()
-        # By partition, the turn in which something was refused as not this node's.
+        # By partition: the turn in which a batch was refused because this node did not own the partition.
         self._refused: dict[tuple[str, int], int] = {}
         self._in_flight = 0
         self._draining = False
@@ -362,7 +365,7 @@ class _Receiver:
         self._over = False
 
     async def serve(self) -> None:
-        """Append what comes until the other node ends, or this one does."""
+        """Append what arrives until the other node ends the stream, or this node stops."""
         sending = asyncio.create_task(self._send())
         self._reading = reading = asyncio.create_task(self._read())
         self._stream.when_draining(self._drain)
@@ -383,7 +386,7 @@ class _Receiver:
             self._take(raw)
 
     def _drain(self) -> None:
-        """The node stops: the stream ends when all that came is answered."""
+        """End the stream once everything that has arrived is answered, because the node stops."""
         self._draining = True
         if not self._in_flight and self._reading is not None:
             self._reading.cancel()

@@ -1,4 +1,4 @@
-"""Appends and their answers as one node sends them to another: a head in MessagePack, then the batch's own bytes.
+"""The wire format of appends, and their answers, between nodes: a head in MessagePack, then the batch's own bytes.
 
 u32 bytes of the head (big endian) | head | payload
 """
@@ -36,8 +36,8 @@ _STAMPS: Mapping[int, Callable[..., Stamp]] = {
 
 
 class ForwardedAppend(msgspec.Struct, array_like=True, frozen=True):
-    """One batch for a partition of the topic with this id. ``turn`` grows when the sender begins again: what was sent
-    of a turn behind something that was refused as not the receiver's is refused likewise."""
+    """One batch for a partition of the topic with this id. ``turn`` grows when the sender begins again: after a batch
+    was refused because the receiver does not own the partition, the later batches of that turn are refused, too."""
 
     number: int
     turn: int
@@ -56,8 +56,8 @@ class ForwardedAppend(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AppendAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """What became of the append ``number``. ``elsewhere``: this node does not own the partition, and has done nothing;
-    with ``unknown``, not any more, and what it began may have been done."""
+    """The outcome of the append ``number``. ``elsewhere``: this node does not own the partition, and has done nothing;
+    with ``unknown``, it has lost the partition, and the append may have been done."""
 
     number: int
     base: int = -1
@@ -76,7 +76,7 @@ _answer = msgspec.msgpack.Decoder(AppendAnswer).decode
 
 
 def encode_append(number: int, turn: int, place: tuple[str, bytes, int], batch: Batch) -> bytes:
-    """Of a kind of writers that a front brings the stamp is what its format tells, there as here."""
+    """Encode a batch. The stamp of a front's own kind of writers is not sent: the receiver reads it from the batch."""
     stamp = batch.producer
     told: tuple[Any, ...] | None = None
     if stamp is not None and stamp.kind not in _STAMPS:
@@ -103,7 +103,7 @@ def encode_append(number: int, turn: int, place: tuple[str, bytes, int], batch: 
 
 
 def decode_append(raw: bytes, sender: int) -> tuple[ForwardedAppend, Batch]:
-    """``sender``: who sends it, whose lanes are its own. Raises BatchInvalid."""
+    """Decode a batch; ``sender`` distinguishes the lanes of different nodes. Raises BatchInvalid."""
     try:
         (length,) = _HEAD.unpack_from(raw)
         view = memoryview(raw)[_HEAD.size :]
@@ -112,14 +112,14 @@ def decode_append(raw: bytes, sender: int) -> tuple[ForwardedAppend, Batch]:
         if head.stamp is not None and head.stamp[0] >= FIRST_KIND_OF_FRONTS:
             with suppress(
                 BatchInvalid
-            ):  # what this node cannot read, admission refuses (bridges/log/partition/admission.py)
+            ):  # admission refuses what this node cannot read (bridges/log/partition/admission.py)
                 stamp = format_of(head.flags).describe(view[length:]).producer
         elif head.stamp is not None:
             stamp = _STAMPS[head.stamp[0]](*head.stamp[1:])
     except (struct.error, msgspec.DecodeError, KeyError, TypeError) as error:
         raise BatchInvalid(f"this is no forwarded append: {error}") from None
     batch = Batch(
-        bytearray(view[length:]),  # whoever stores it stamps it
+        bytearray(view[length:]),  # the append path stamps it in place
         head.count,
         head.flags,
         head.max_timestamp,
@@ -139,5 +139,5 @@ def encode_answer(answer: AppendAnswer) -> bytes:
 
 
 def decode_answer(raw: bytes) -> AppendAnswer:
-    """Raises msgspec.DecodeError."""
+    """Decode an answer. Raises msgspec.DecodeError."""
     return _answer(raw)

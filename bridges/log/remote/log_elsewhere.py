@@ -1,8 +1,8 @@
-"""Logs of partitions that other nodes own, as readers here see them, and what this node tells others of its own.
+"""Logs of partitions that other nodes own, as readers here see them, and this node's answers about its own logs.
 
-What is asked goes by one stream from each node to each, many questions at a time: what there is of a log, batches of
-it, and when it has moved beyond what the asker knows. The owner answers from its memory where it can. Nothing is kept
-here but what was told last; when the partition moves, the next question goes to its next owner, or to this node itself.
+Between each two nodes one stream carries the questions, many at a time: the state of a log, batches of it, and when it
+moves beyond the state that the asker knows. The owner answers from its memory where it can. This node keeps only the
+last known state. When the partition moves, the next question goes to its next owner, or to this node itself.
 
     u32 bytes of the head (big endian) | head in MessagePack | payloads of the batches
 """
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 KIND = "read"
-"""The kind of stream."""
+"""The kind of peer stream."""
 _HEAD = struct.Struct(">I")
 _WATCHED_S = 20.0
-"""After so long a watch is answered although nothing has moved."""
+"""Seconds after which a watch is answered even if nothing has moved."""
 _ASKED_S = 30.0
 _SHORT_S = 0.1
-"""So long a read waits for an owner: other partitions are read meanwhile."""
+"""Seconds for which a read waits for an owner: other partitions are read meanwhile."""
 _AGAIN_S = 0.1
 _READS_AT_ONCE = 16
-"""For each other node."""
+"""Concurrent reads for each other node."""
 _LARGEST_READ = 8 * 1024 * 1024
 _UNKNOWN_BATCH = 64 * 1024
 
@@ -57,8 +57,8 @@ _WINDOWS_MS = (60_000, 3_600_000, 86_400_000)
 
 
 class State(NamedTuple):
-    """What there is of a log: offsets (``final`` -1 while it is not sealed), when it was appended to last, how large it
-    is, and how much of that was appended within each of :data:`_WINDOWS_MS`."""
+    """The state of a log: offsets (``final`` -1 while it is not sealed), when it was last appended to, its size, and
+    how much of that was appended within each of :data:`_WINDOWS_MS`."""
 
     start: int = 0
     high: int = 0
@@ -79,7 +79,8 @@ class Op(IntEnum):
 
 
 class Question(msgspec.Struct, array_like=True, frozen=True):
-    """``offset`` is a time, in ms since 1970, for ``Op.TIME``; ``limit`` is the end of the range for ``Op.ABORTED``."""
+    """One question to the owner of a partition. ``offset`` is a time, in ms since 1970, for ``Op.TIME``; ``limit`` is
+    the end of the range for ``Op.ABORTED``."""
 
     number: int
     op: int
@@ -93,8 +94,8 @@ class Question(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Found(msgspec.Struct, array_like=True):
-    """Further facts, by what is asked: ``epoch`` and ``skipped`` with the state, the first record that is not older
-    than a time, how far aborted transactions are told, and these. Nodes of earlier releases tell none."""
+    """Further facts, by the question: ``epoch`` and ``skipped`` with the state, the first record not older than a time,
+    how far the list of aborted transactions reaches, and that list. Nodes of earlier releases send none."""
 
     epoch: int = -1
     skipped: tuple[tuple[int, int], ...] = ()
@@ -104,7 +105,8 @@ class Found(msgspec.Struct, array_like=True):
 
 
 class _AnswerHead(msgspec.Struct, array_like=True):
-    """``batches``: base, end, flags, bytes, written; ``next_bytes``: about what a read behind them would give."""
+    """The head of an answer. ``batches``: base, end, flags, bytes, written; ``next_bytes``: approximate size of the
+    next read."""
 
     number: int
     state: State = State()
@@ -122,7 +124,7 @@ class Answer(NamedTuple):
 
 
 class _Opening(msgspec.Struct, array_like=True):
-    """There is nothing to say about a stream of questions."""
+    """The empty opening message of a stream of questions."""
 
 
 _question = msgspec.msgpack.Decoder(Question).decode
@@ -130,7 +132,7 @@ _head = msgspec.msgpack.Decoder(_AnswerHead).decode
 
 
 class LogsElsewhere:
-    """Of one node: the logs of other nodes that are read here, and its own that are read by others."""
+    """The remote reads of one node: of other nodes' logs here, and of its own logs by other nodes."""
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class LogsElsewhere:
         peers.serve_stream(KIND, _Opening, self._serve)
 
     def get(self, topic: str, partition: int, stream_id: int) -> LogElsewhere:
-        """The log of a partition, whoever owns it."""
+        """Return the log of a partition, whichever node owns it."""
         topic_id = self._identify(topic) or b""
         key = (topic, partition, topic_id)
         found = self._known.get(key)
@@ -164,17 +166,18 @@ class LogsElsewhere:
         return found
 
     def is_mine(self, topic: str, partition: int) -> bool:
-        """Whether this node owns a partition."""
+        """Return whether this node owns a partition."""
         return self.owners.is_mine(self.owners.slot_of(topic, partition))
 
     async def close(self) -> None:
-        """Ask nothing more."""
+        """Stop asking."""
         for lane in list(self._lanes.values()):
             lane.close()
         await self.tasks.close()
 
     async def ask(self, question: Question, patience_s: float) -> Answer:
-        """The owner's answer. Raises its LogError; NotOwner where there is none for so long, PeerUnreachable."""
+        """Return the owner's answer. Raises its LogError; NotOwner if there is no owner within ``patience_s``;
+        PeerUnreachable."""
         if self._identify(question.topic) != question.topic_id:
             raise LogDeleted(f"{question.topic}-{question.partition} was deleted")
         slot = partial(self.owners.slot_of, question.topic, question.partition)
@@ -232,8 +235,8 @@ class LogsElsewhere:
             except LogError as error:
                 await stream.write(_encoded_error(question.number, error))
         except PeerUnreachable:
-            pass  # nobody waits for it any more
-        except Exception as error:  # noqa: BLE001 - logged and counted; the asker waits for so long at most
+            pass  # the asker has gone
+        except Exception as error:  # noqa: BLE001 - logged and counted; the asker has a timeout
             self.barrier.caught("question of another node", error)
 
     async def _room(self, stream: PeerStream, question: Question) -> int:
@@ -242,7 +245,7 @@ class LogsElsewhere:
         least = log.measure(question.offset, 1) or _UNKNOWN_BATCH
         most = max(least, min(question.max_bytes, _LARGEST_READ))
         while not (held := stream.account.grant(Kind.READS, most, least)):  # noqa: ASYNC110
-            await asyncio.sleep(_AGAIN_S)  # others give theirs back; the asker waits for so long at most
+            await asyncio.sleep(_AGAIN_S)  # others release theirs; the asker has a timeout
         return held
 
     def _log(self, question: Question) -> PartitionLog:
@@ -254,7 +257,7 @@ class LogsElsewhere:
         return log
 
     async def _answer(self, question: Question) -> Answer:
-        """What this node, which owns the partition, has to say. Raises LogError."""
+        """Answer a question about a partition that this node owns. Raises LogError."""
         log = self._log(question)
         await log.ready()
         batches: list[StoredBatch] = []
@@ -288,8 +291,8 @@ class LogsElsewhere:
 
 
 class LogElsewhere:
-    """One partition's log (:class:`bridges.log.remote.readable.ReadableLog`). Reads raise what a log does, NotOwner and
-    PeerUnreachable where it is to be tried again."""
+    """One partition's log at another node (:class:`bridges.log.remote.readable.ReadableLog`). Reads raise the errors of
+    a log, and NotOwner and PeerUnreachable where the caller should retry."""
 
     def __init__(self, all_of: LogsElsewhere, topic: str, partition: int, stream_id: int, topic_id: bytes) -> None:
         self.topic = topic
@@ -297,18 +300,18 @@ class LogElsewhere:
         self.stream_id = stream_id
         self.phase = Phase.CLOSED
         self.epoch = -1
-        """The owner's, as ``skipped``: as they were at the last :meth:`refresh`."""
+        """The owner's epoch; it and ``skipped`` are those of the last :meth:`refresh`."""
         self.skipped: tuple[Span, ...] = ()
         self._all = all_of
         self._topic_id = topic_id
         self._state = State()
-        self._next = (-1, 0)  # an offset, and about how much a read there would give
+        self._next = (-1, 0)  # an offset, and the approximate size of a read there
         self._waiters: dict[Any, None] = {}
         self._watching: asyncio.Task[None] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether anything is known of it."""
+        """Return whether any state is known."""
         return self.phase is Phase.OPEN
 
     @property
@@ -337,33 +340,34 @@ class LogElsewhere:
 
     @property
     def size_bytes(self) -> int:
-        """As it was at the last :meth:`refresh`."""
+        """Return the size at the last :meth:`refresh`."""
         return self._state.size_bytes
 
     def bytes_since(self, since_ms: int) -> int:
-        """Bytes appended since then, at the last :meth:`refresh`: within the nearest of some spans of time."""
+        """Return the bytes appended since ``since_ms``, as of the last :meth:`refresh`, for the nearest of
+        :data:`_WINDOWS_MS`."""
         if not self._state.recent:
             return 0
         ago = time.time_ns() // 1_000_000 - since_ms
         return min(zip(_WINDOWS_MS, self._state.recent, strict=True), key=lambda one: abs(one[0] - ago))[1]
 
     def measure(self, offset: int, max_bytes: int, limit: int = 0) -> int:
-        """About how much a read would hold; 0: unknown."""
+        """Return the approximate size of a read; 0: unknown."""
         return self._next[1] if self._next[0] == offset else 0
 
     def committed_limit(self, offset: int) -> int:
-        """How far committed data is known to reach."""
+        """Return how far committed data is known to reach."""
         return self._state.stable
 
     async def ready(self) -> None:
-        """Return when something is known of it."""
+        """Return when some state is known."""
         if self.phase is Phase.DELETED:
             raise LogDeleted(f"{self.topic}-{self.partition} was deleted")
         if self.phase is not Phase.OPEN:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Return when it is known as it is now. Nothing is known of it any more where that fails, or is given up."""
+        """Return when the present state is known. If that fails, or is cancelled, no state counts as known any more."""
         try:
             found = (await self._ask_patiently(Op.STATE)).found
         except (LogError, asyncio.CancelledError):
@@ -405,13 +409,13 @@ class LogElsewhere:
         return (await self._ask(Op.BATCHES, offset, max_bytes, limit)).batches
 
     def add_waiter(self, waiter: Any) -> None:
-        """Have ``waiter`` called when the log has moved beyond what is known of it here."""
+        """Call ``waiter`` when the log has moved beyond the state known here."""
         self._waiters[waiter] = None
         if self._watching is None:
             self._watching = self._all.tasks.spawn(self._watch())
 
     def remove_waiter(self, waiter: Any) -> None:
-        """Call ``waiter`` no more."""
+        """Stop calling ``waiter``."""
         self._waiters.pop(waiter, None)
         if not self._waiters and self._watching is not None:
             self._watching.cancel()
@@ -485,7 +489,7 @@ class _Lane:
             self._asked.pop(number, None)
 
     async def run(self) -> None:
-        """Take answers until there are none any more."""
+        """Receive answers until the stream ends."""
         reason = "has ended"
         try:
             stream = self._stream = await self._peers.stream(self._member, KIND, _Opening())

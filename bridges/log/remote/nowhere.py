@@ -1,4 +1,4 @@
-"""What stands where other nodes' logs are reached, at a node that is a cluster of one."""
+"""The way to other nodes' logs at a node that is a cluster of one: there is none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Nowhere:
-    """What leads to logs of other nodes, where there are none (see :class:`bridges.log.remote.appends.Elsewhere`,
+    """The missing way to other nodes' logs (see :class:`bridges.log.remote.appends.Elsewhere`,
     :class:`bridges.log.remote.readable.ReadableElsewhere`)."""
 
     def takes(self, topic: str, partition: int) -> bool:

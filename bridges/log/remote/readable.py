@@ -1,4 +1,4 @@
-"""What readers use of a partition's log, whichever node owns the partition."""
+"""The interface of a partition's log for readers, whichever node owns the partition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReadableLog(Protocol):
-    """A log here (:class:`bridges.log.partition.partition_log.PartitionLog`), or at another node."""
+    """A log of this node (:class:`bridges.log.partition.partition_log.PartitionLog`), or of another."""
 
     @property
     def topic(self) -> str: ...
@@ -27,7 +27,7 @@ class ReadableLog(Protocol):
     def is_open(self) -> bool: ...
     @property
     def is_current(self) -> bool:
-        """Whether everything is known as it is, without :meth:`refresh`."""
+        """Return whether the state is up to date without :meth:`refresh`."""
 
     @property
     def epoch(self) -> int: ...
@@ -43,7 +43,7 @@ class ReadableLog(Protocol):
     def skipped(self) -> tuple[Span, ...]: ...
     @property
     def last_append_ms(self) -> int:
-        """When the last batch was appended, ms since the epoch; below 0: unknown."""
+        """Return when the last batch was appended, ms since the epoch; below 0: unknown."""
 
     @property
     def measure(self) -> Callable[..., int]: ...

@@ -1,4 +1,4 @@
-"""How much a log has grown lately, whoever wrote to it."""
+"""The recent growth of a log, whoever wrote to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from array import array
 from bisect import bisect_right
 
 _PARTS = 12
-"""Into how many parts a window is divided: what it holds is known to within one of them."""
+"""Parts of a window: its growth is known to within one of them."""
 
 
 class Growth:
-    """Bytes that a log has taken in within a window that ends now; :meth:`seen` is told from time to time.
+    """The bytes that a log has grown by within a window that ends now; call :meth:`seen` from time to time.
 
     It takes some hundred bytes, however long the window.
     """
@@ -22,18 +22,19 @@ class Growth:
         self._totals = array("q")
 
     def covers(self, now_ms: int, window_ms: int) -> bool:
-        """Whether the log was looked at for a whole window."""
+        """Return whether the log was observed for a whole window."""
         return bool(self._times) and self._times[0] <= now_ms - window_ms
 
     def seen(self, now_ms: int, total: int, window_ms: int) -> int:
-        """The log has taken in ``total`` bytes by now; gives how many of them within the window, as far as it was seen.
+        """Note that the log has taken in ``total`` bytes by now; return how many of them within the window, as far as
+        observed.
 
-        What came in while nobody looked for longer than the window counts as far as it would have, spread evenly.
+        After a pause longer than the window, its bytes count as if they had come in evenly.
         """
         times, totals = self._times, self._totals
         if times and (now_ms < times[-1] or total < totals[-1]):
-            del times[:], totals[:]  # the clock was set, or the log was opened anew
-        # Only the last before the window's beginning is of use, which tells what there was then.
+            del times[:], totals[:]  # the clock was set, or the log was opened again
+        # Of the samples before the window only the last is needed: it has the total at the window's beginning.
         first = max(0, bisect_right(times, now_ms - window_ms) - 1)
         del times[:first], totals[:first]
         if not times or now_ms - times[-1] >= window_ms // _PARTS:

@@ -1,8 +1,8 @@
-"""Where partitions begin, as far as their backend does not know it: what it cannot trim, and what it has reclaimed.
+"""Log starts that the backend does not know: of streams that it cannot trim, or whose data it has reclaimed.
 
-A placement driver of elastic-stream does not trim, and range servers drop the oldest data by total size without asking
-anybody. The node remembers where such a partition's log starts, in its database, so that what was given up stays given
-up and nobody looks for what is gone.
+A placement driver of elastic-stream does not trim, and range servers drop the oldest data by total size without asking.
+So the node stores such a partition's log start in its database. Trimmed data then stays trimmed, and nobody searches
+for what is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = structlog.get_logger("anabranch.logs")
 
 
 class LogStarts(RaisedRows[int]):
-    """The lowest offset that may be read, of the streams whose backend knows less than that."""
+    """The lowest readable offset of each stream whose backend has a lower one."""
 
     __slots__ = ()
 
@@ -37,13 +37,15 @@ class LogStarts(RaisedRows[int]):
         return row[0]
 
     def of(self, stream_id: int) -> int:
-        """The lowest offset of a stream that may be read; 0 if its backend decides."""
+        """Return the lowest readable offset of a stream; 0 if its backend decides."""
         return self._known.get(stream_id, 0)
 
     async def lost(self, stream_id: int, end: int) -> None:
-        """The log ends before its start: the backend has lost its end, and what is appended from ``end`` on is new.
+        """Lower the start of a log that ends before it: the backend has lost the log's end, and appends from ``end`` on
+        are new.
 
-        Durable when it returns, whatever the node's durability. Raises an error of the database."""
+        Durable when it returns, whatever the node's durability. Raises an error of the database.
+        """
         if self._db is not None:
             await self._db.run(
                 lambda connection: connection.execute(
@@ -55,7 +57,7 @@ class LogStarts(RaisedRows[int]):
 
 
 class Trims:
-    """Trims streams where that can be done, and remembers the start of those where it cannot."""
+    """A trimmer of streams, which stores the start of those that the backend cannot trim."""
 
     def __init__(self, client: Streams, starts: LogStarts) -> None:
         self._client = client
@@ -80,9 +82,9 @@ class Trims:
 
 
 async def first_readable(client: Streams, stream_id: int, low: int, high: int) -> int:
-    """The lowest offset from ``low`` on, below ``high``, that is not reclaimed; ``high`` if all is.
+    """Return the lowest offset from ``low`` on, below ``high``, that is not reclaimed; ``high`` if all are.
 
-    What is reclaimed is taken to be the oldest. Asks for one batch at a time. Raises ``SbpError``.
+    Assumes that the oldest data was reclaimed. Fetches one batch at a time. Raises ``SbpError``.
     """
     while low < high:
         middle = (low + high) // 2

@@ -1,16 +1,16 @@
-"""A sparse index of one partition: where its bytes and its timestamps lie.
+"""A sparse index of one partition: the offsets of its bytes and its timestamps.
 
-One row for every ``interval`` bytes of log, or for ``row_ms`` of appends where they are fewer: a row that stayed open
-would keep what is old for as long as anybody writes. It answers lookups by time (docs/protocols/kafka.md, rule 48),
-retention by size and by age, and the size of the partition, and it stays small: past ``max_rows`` every second row is
+Each row covers ``interval`` bytes of log, or ``row_ms`` of appends if they are fewer: a row that stayed open would
+retain old records for as long as clients write. The index serves lookups by time (docs/protocols/kafka.md, rule 48),
+retention by size and by age, and the size of the partition. It stays small: past ``max_rows`` every second row is
 dropped.
 
-The timestamps of records are what batch headers claim, and serve lookups by time. How old a batch is decides about its
-deletion, and is the time of its append by the node's clock; only Kafka's batches are as old as they claim, as Kafka
-itself deletes by the largest timestamp of a segment (a claim that is an age is called ``counted`` here). Whoever looks
-at the records and finds that a claim is not true corrects the row.
+Timestamps of records are the claims of batch headers, and serve lookups by time. A batch's age decides about its
+deletion, and is the time of its append by the node's clock. Only Kafka's batches are as old as they claim, because
+Kafka itself deletes by the largest timestamp of a segment (a claim that is an age is called ``counted`` here). A search
+that reads the records and finds a false claim corrects the row.
 
-Where somebody asks for positions in bytes, the index has a further column (bridges/log/byte_positions/column.py).
+Once a client asks for positions in bytes, the index has a further column (bridges/log/byte_positions/column.py).
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from sbp_back.errors import DecodeError
 _HEAD = struct.Struct(">BIQQ")
 _VERSION = 4
 _VERSION_WITH_COLUMN = 5
-"""Behind the rows lies what :meth:`ByteColumn.snapshot` gave."""
+"""The version whose rows are followed by a :meth:`ByteColumn.snapshot`."""
 _DAY_MS = 86_400_000
 _LEAST_ROW_MS = 1000
 _ROWS_KEPT = 8
-"""Rows in the time for which a partition is kept, at least: retention by age is so exact."""
+"""Least number of rows in a partition's retention time: retention by age is as exact as a row."""
 _BEFORE_COUNTED = 2
-"""Up to one above it, every claim was an age."""
+"""In this version and the next, every claim was an age."""
 
 
 class Row(NamedTuple):
-    """The rows' unit of search: batches from ``start`` on; ``highest`` is the highest timestamp they claim, in a search
-    by age the highest claim that is one."""
+    """The unit of search: batches from ``start`` on. ``highest`` is the highest timestamp that they claim; in a search
+    by age, the highest claim that is an age."""
 
     start: int
     highest: int
 
 
 class OffsetIndex:
-    """Rows of (offset, bytes before it, highest timestamp claimed in the row's interval, highest one of these that is
-    an age, latest append in the interval of a batch that is as old as that)."""
+    """Rows of (offset, bytes before it, highest timestamp claimed in the row's interval, highest of these claims that
+    is an age, latest append in the interval of a batch whose age is that)."""
 
     __slots__ = (
         "_aged_before",
@@ -71,27 +71,27 @@ class OffsetIndex:
         self.interval = interval
         self.max_rows = max_rows
         self.row_ms = _DAY_MS
-        # When the last row's first batch was appended; -1: not known.
+        # Append time of the last row's first batch; -1: unknown.
         self._began_ms = -1
         self._offsets = array("q")
         self._bytes = array("Q")
         self._claimed = array("q")
         self._counted = array("q")
         self._appended = array("q")
-        # Derived: of each row, the highest of all rows before it. By claims, and by ages.
+        # Derived: for each row, the highest of all rows before it. By claims, and by ages.
         self._claimed_before = array("q")
         self._aged_before = array("q")
         self._total = 0
-        # Bytes that were taken in and do not count any more.
+        # Bytes that compaction has removed.
         self._gone = 0
         #: Positions in bytes, of a partition for which they were asked.
         self.column: ByteColumn | None = None
-        # Rows by offset, and the claim of theirs that somebody has seen in a record.
+        # Claims that were confirmed by a record, by the row's offset.
         self._confirmed: dict[int, int] = {}
 
     def add(self, base_offset: int, size: int, max_timestamp: int, counted: int, append_ms: int) -> None:
-        """Take in the next batch; ``max_timestamp`` -1 when it has none, ``append_ms`` the wall clock of its append,
-        which is its age where ``counted`` is -1."""
+        """Add the next batch. ``max_timestamp`` is -1 without one; ``append_ms``, the wall clock of its append, is its
+        age if ``counted`` is -1."""
         if self._began_ms < 0:
             self._began_ms = append_ms
         old = append_ms - self._began_ms >= self.row_ms
@@ -120,7 +120,7 @@ class OffsetIndex:
             self._counted[-1] = counted
 
     def keep_for(self, keep_ms: int) -> None:
-        """Have rows that retention by this age, in ms, can go by."""
+        """Make rows fine enough for retention by this age, in ms."""
         self.row_ms = max(_LEAST_ROW_MS, keep_ms // _ROWS_KEPT)
 
     def _thin(self) -> None:
@@ -145,12 +145,12 @@ class OffsetIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes from the first row on: the size of what is kept, to within one interval."""
+        """Return the bytes from the first row on: the size of what is kept, to within one interval."""
         return self._total - self._bytes[0] if self._bytes else 0
 
     @property
     def taken_in(self) -> int:
-        """Bytes of all batches that were taken in, also of those that are gone: it only grows while a log is open."""
+        """Return the bytes of all batches ever added, deleted ones included: it only grows while a log is open."""
         return self._total + self._gone
 
     @property
@@ -159,11 +159,11 @@ class OffsetIndex:
 
     @property
     def starts(self) -> list[int]:
-        """Where its rows begin."""
+        """Return the first offset of each row."""
         return list(self._offsets)
 
     def resize(self, sizes: Sequence[int]) -> None:
-        """Its first rows are of so many bytes: compaction has taken some."""
+        """Set the bytes of the first rows, after compaction has removed some."""
         rows = len(sizes)
         if not rows:
             return
@@ -176,17 +176,17 @@ class OffsetIndex:
     # --- by time ------------------------------------------------------------------------------------------------
 
     def seek(self, timestamp: int) -> Row | None:
-        """The first row that claims a timestamp of at least ``timestamp``; None if none does."""
+        """Return the first row that claims a timestamp of at least ``timestamp``; None if none does."""
         return self._first(self._claimed_before, self._claimed, self._claimed, timestamp)
 
     def highest(self) -> Row | None:
-        """The first row that claims the highest timestamp of all; None when no batch carries one."""
+        """Return the first row that claims the highest timestamp of all; None when no batch has one."""
         if not self._claimed:
             return None
         return self.seek(max(0, self._claimed_before[-1], self._claimed[-1]))
 
     def blocking(self, timestamp: int) -> Row | None:
-        """The first row that is not older than ``timestamp``; None if all are."""
+        """Return the first row that is not older than ``timestamp``; None if all are."""
         own = list(map(max, self._counted[-1:], self._appended[-1:]))
         return self._first(self._aged_before, own, self._counted, timestamp)
 
@@ -197,28 +197,28 @@ class OffsetIndex:
         return Row(self._offsets[row], claims[row])
 
     def older_than(self, timestamp: int) -> int | None:
-        """The highest indexed offset before which every batch is older than ``timestamp``; None if there is none."""
+        """Return the highest indexed offset before which every batch is older than ``timestamp``; None if there is
+        none."""
         row = self.blocking(timestamp)
         start = self._offsets[-1] if row is None and self._offsets else -1 if row is None else row.start
         return start if self._offsets and start > self._offsets[0] else None
 
     def end_of(self, start: int) -> int | None:
-        """Where the interval of the row that begins at ``start`` ends; None for the last row, or if there is none."""
+        """Return the end of the row that begins at ``start``; None for the last row, or if there is none."""
         row = bisect_right(self._offsets, start)
         return self._offsets[row] if row < len(self._offsets) else None
 
     def time_at(self, offset: int) -> int | None:
-        """The latest age (ms since 1970) of the batches in the row that has ``offset``, which is none of an earlier
-        row; None where nothing is known of it."""
+        """Return the latest age (ms since 1970) of the batches in the row that contains ``offset``; None if unknown."""
         row = bisect_right(self._offsets, offset) - 1
         known = max(self._appended[row], self._counted[row]) if row >= 0 else -1
         return known if known >= 0 else None
 
     def correct(self, start: int, highest: int, counted: int, unreadable_ms: int = -1) -> None:
-        """The records of the row that begins at ``start`` have timestamps up to ``highest``, whatever headers claim,
-        and of these up to ``counted`` are ages.
+        """Correct the row that begins at ``start``: its records have timestamps up to ``highest``, of which ages reach
+        up to ``counted``.
 
-        ``unreadable_ms``: a time at which there were records that could not be looked at.
+        ``unreadable_ms``: the present time if some records could not be read.
         """
         row = bisect_left(self._offsets, start)
         if row == len(self._offsets) or self._offsets[row] != start:
@@ -228,37 +228,37 @@ class OffsetIndex:
         self._derive()
 
     def not_after(self, now_ms: int) -> None:
-        """Take no append to be later than ``now_ms``: a clock may have been ahead, and what was written then must not
-        stay until it is right."""
+        """Lower later append times to ``now_ms``: the clock may have been ahead, and batches written then must not stay
+        until it catches up."""
         if max(self._appended, default=-1) > now_ms:
             self._appended = array("q", [min(one, now_ms) for one in self._appended])
             self._derive()
 
     def confirm(self, row: Row) -> None:
-        """A record with the highest timestamp that ``row`` claims has been seen."""
+        """Note that a record with the highest timestamp that ``row`` claims exists."""
         self._confirmed[row.start] = row.highest
 
     def is_confirmed(self, row: Row) -> bool:
-        """Whether what ``row`` claims has been seen in a record since the index was made."""
+        """Return whether a record has confirmed the claim of ``row`` since the index was made."""
         return self._confirmed.get(row.start) == row.highest
 
     # --- by size ------------------------------------------------------------------------------------------------
 
     def beyond(self, keep_bytes: int) -> int | None:
-        """The highest indexed offset from which on at least ``keep_bytes`` remain; None if nothing can go."""
+        """Return the highest indexed offset from which on at least ``keep_bytes`` remain; None if nothing can go."""
         surplus = self._total - keep_bytes
         row = bisect_right(self._bytes, surplus) - 1 if surplus >= 0 else -1
         return self._offsets[row] if row > 0 else None
 
     def bytes_since(self, timestamp: int) -> int:
-        """Bytes of what is not older than ``timestamp`` (ms), to within one interval."""
+        """Return the bytes that are not older than ``timestamp`` (ms), to within one interval."""
         row = self.blocking(timestamp)
         return 0 if row is None else self._total - self._bytes[bisect_left(self._offsets, row.start)]
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
     def drop_before(self, offset: int) -> None:
-        """Forget rows that describe only offsets below ``offset``, their timestamps included."""
+        """Drop rows that describe only offsets below ``offset``, with their timestamps."""
         if self.column is not None:
             self.column.drop_before(offset)
         row = bisect_right(self._offsets, offset) - 1
@@ -268,7 +268,7 @@ class OffsetIndex:
             self._derive()
 
     def clear(self) -> None:
-        """Forget every row: nothing is kept in the log."""
+        """Drop every row, because the log is empty."""
         for column in self._columns:
             del column[:]
         self._derive()
@@ -278,7 +278,7 @@ class OffsetIndex:
         return self._offsets, self._bytes, self._claimed, self._counted, self._appended
 
     def snapshot(self) -> bytes:
-        """All rows as bytes, for :meth:`restore`."""
+        """Return all rows as bytes, for :meth:`restore`."""
         version = _VERSION if self.column is None else _VERSION_WITH_COLUMN
         head = _HEAD.pack(version, len(self._offsets), self.interval, self._total)
         rows = b"".join(column.tobytes() for column in self._columns)
@@ -287,9 +287,9 @@ class OffsetIndex:
     def restore(self, data: bytes, former_ms: int = -1) -> None:
         """Replace all rows by a snapshot's. Raises DecodeError.
 
-        Where an earlier version wrote it, every claim was taken for an age. ``former_ms``: the claims of that snapshot
-        are not to be believed so; what they describe is taken to be as old as this, which must not be before the
-        append of any of it. -1: they are all of formats whose claims are ages, or that claim the node's own clock.
+        In earlier versions every claim counted as an age. ``former_ms``: distrust the claims of such a snapshot, and
+        take its batches to be as old as this, which must not be before any of their appends. -1: all batches have
+        formats whose claims are ages, or that claim the node's own clock.
         """
         if len(data) < _HEAD.size:
             raise DecodeError("offset index snapshot is cut short")

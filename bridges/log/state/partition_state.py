@@ -1,7 +1,7 @@
-"""What a partition log knows beyond its bytes: writers, offset index, leader epochs, transactions.
+"""The derived state of a partition's log: writers, offset index, leader epochs, transactions.
 
-All of it can be told from batch headers, so it is rebuilt by reading the log; a snapshot shortens the reading, and
-remembers the producers of what was trimmed (docs/design.md, "Writing").
+All of it follows from batch headers, so it is rebuilt by reading the log. A snapshot shortens the reading, and keeps
+the producers of trimmed data (docs/design.md, "Writing").
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ _BEFORE_BLOCKS = 5
 _BEFORE_FORMATS = 4
 _BEFORE_TRANSACTIONS = 3
 _BEFORE_KINDS = 2
-"""Before the ledger had kinds of writers. All four are still read."""
+"""The version before the ledger had kinds of writers. All four are still read."""
 _HEAD = struct.Struct(">BIIqqqIH")
-"""Version, bytes of the index, bytes of the epochs, the last batch, bytes of the transactions, formats. Then come the
-index, epochs, transactions, ledger."""
+"""Version, bytes of the index, bytes of the epochs, the last batch, bytes of the transactions, formats. The index,
+epochs, transactions and ledger follow."""
 _HEAD_WITHOUT_FORMATS = struct.Struct(">BIIqqqI")
 _FORMER_HEAD = struct.Struct(">BIIqqq")
 _EPOCH = struct.Struct(">qq")
 
 _OWN_CLOCK = 1 << FormatId.RAW | 1 << FormatId.KAFKA | 1 << FormatId.PRAVEGA | 1 << FormatId.LEDGER_NOTE
-"""Formats whose claims are ages, that claim nothing, or the time of the append."""
+"""Formats whose claims are ages, that claim nothing, or that claim the time of the append."""
 
 LastBatch = tuple[int, int, int]
-"""Base offset, bytes and append time (ms) of a batch: no other history of a log has the same one in the same place."""
+"""Base offset, bytes and append time (ms) of a batch: no other history of a log has the same batch at the same
+offset."""
 _NO_BATCH: LastBatch = (-1, 0, 0)
 
 
 class PartitionState:
-    """Derived state of one partition, fed batch by batch in offset order."""
+    """The derived state of one partition, fed batch by batch in offset order."""
 
     __slots__ = ("_unread_last", "epochs", "formats", "index", "last", "ledger", "transactions", "unread")
 
@@ -57,7 +58,7 @@ class PartitionState:
         self.all_read()
 
     def all_read(self) -> None:
-        """What is to be read anew has been given up."""
+        """Forget the unread batches: nothing has to be read again."""
         self.unread = self._unread_last = -1
 
     def enter_epoch(self, epoch: int, start_offset: int) -> None:
@@ -66,13 +67,13 @@ class PartitionState:
             self.epochs.append((epoch, start_offset))
 
     def observe(self, base_offset: int, payload: Buffer, flags: int, append_ms: int) -> None:
-        """Take in a stored batch while rebuilding. ``append_ms``: wall clock of its append."""
+        """Add a stored batch while rebuilding. ``append_ms``: wall clock of its append."""
         self.last = (base_offset, len(payload), append_ms)
         self.formats |= 1 << (flags & FORMAT_MASK)
         try:
             info = format_of(flags).describe(payload)
         except BatchInvalid:
-            # Written by an SBP client that lied about the format: it has no header to learn from.
+            # An SBP client misreported the format: the batch has no usable header.
             self.index.add(base_offset, len(payload), -1, -1, append_ms)
             if flags & FORMAT_MASK not in FORMATS:
                 self.unread = base_offset if self.unread < 0 else self.unread
@@ -88,7 +89,7 @@ class PartitionState:
             self.transactions.observe(info.transaction, base_offset)
 
     def epoch_end(self, epoch: int, log_end: int) -> tuple[int, int] | None:
-        """(largest epoch not above ``epoch``, offset after its last batch); None when no epoch is known.
+        """Return (largest epoch not above ``epoch``, offset after its last batch); None when no epoch is known.
 
         An epoch older than everything kept ends where the oldest kept one starts (KIP-101, KIP-320).
         """
@@ -103,7 +104,7 @@ class PartitionState:
         return found, end
 
     def drop_before(self, offset: int) -> None:
-        """Forget what describes only offsets below ``offset``."""
+        """Forget the state of offsets below ``offset``."""
         self.index.drop_before(offset)
         self.transactions.drop_before(offset)
         if self.unread < offset:
@@ -112,17 +113,19 @@ class PartitionState:
             del self.epochs[0]
 
     def capture(self, offset: int, durable: Durable | None = None) -> StateCapture:
-        """State of everything below ``offset``, which must be durable, as of now; to be read out while it goes on.
+        """Capture the present state of everything below ``offset``, which must be durable; it can be read out while
+        writing goes on.
 
-        ``durable``: rows of writers with batches at or above ``offset`` as they were before. Close it; one at a time.
+        ``durable``: rows of writers with batches at or above ``offset``, as they were before these. Close it; one at a
+        time.
         """
         return StateCapture(self, offset, durable or {})
 
     def restoring(self, data: bytes, *, stale: bool = False) -> Iterator[None]:
         """Replace all state by a capture's, a bounded number of writers at each step.
 
-        ``stale``: some of what was appended since is lost (see :meth:`bridges.log.ledger.ledger.Ledger.restoring`).
-        Raises DecodeError; the state is then unusable.
+        ``stale``: some later batches are lost (see :meth:`bridges.log.ledger.ledger.Ledger.restoring`). Raises
+        DecodeError; the state is then unusable.
         """
         try:
             version = data[0]
@@ -143,7 +146,8 @@ class PartitionState:
             raise DecodeError("partition snapshot has another shape")
         self.last = (base, size, append_ms)
         self.formats = formats
-        # Rows of before ages were told from claims: what another clock may have claimed is as old as the last append.
+        # In older rows every claim counts as an age. Batches that claim another clock are taken to be as old as the
+        # last append.
         self.index.restore(data[at : at + index], -1 if not formats & ~_OWN_CLOCK else append_ms)
         self.epochs = list(_EPOCH.iter_unpack(data[at + index : at + index + epochs]))
         at += index + epochs
@@ -168,10 +172,10 @@ class StateCapture:
         self._ledger: LedgerCapture = state.ledger.capture(durable)
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it, for :meth:`PartitionState.restoring`, a bounded number of writers at a time."""
+        """Yield everything, for :meth:`PartitionState.restoring`, a bounded number of writers at a time."""
         yield self._head
         yield from self._ledger.pieces()
 
     def close(self) -> None:
-        """Let the state go on alone. Idempotent."""
+        """Release the state. Idempotent."""
         self._ledger.close()

@@ -1,7 +1,7 @@
 """Snapshots of partition state, kept in the node's database.
 
-They save time: a lost or unreadable snapshot costs a longer read of the log when the partition is opened. And they know
-the producers of what was trimmed, of which the log tells nothing any more.
+They save time: a lost or unreadable snapshot costs a longer read of the log when the partition is opened. And they hold
+the producers of trimmed data, which the log no longer has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bridges.log.state.stream_rows import StreamRows
 
 _CRC_BYTES = 4
 _AT_ONCE = 500
-"""Streams that one statement names."""
+"""Streams in one statement."""
 
 _Snapshot = tuple[int, bytes]
 
@@ -32,14 +32,14 @@ class Snapshots(StreamRows):
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        # Whom to give the snapshots of a stream that are wanted in this turn of the event loop.
+        # Waiters for snapshots that are requested in this turn of the event loop.
         self._wanted: list[tuple[int, asyncio.Future[_Snapshot | None]]] = []
 
     async def load(self, stream_id: int) -> _Snapshot | None:
-        """(offset below which the state is described, state), or None, also when its checksum is wrong.
+        """Return (offset below which the state is described, state), or None, also when its checksum is wrong.
 
-        Those that are asked for in one turn of the event loop are read by one statement: whoever opens partitions opens
-        many. Raises an error of the database.
+        One statement reads all snapshots that are requested in one turn of the event loop, because partitions are
+        opened in large numbers. Raises an error of the database.
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[_Snapshot | None] = loop.create_future()
@@ -56,7 +56,7 @@ class Snapshots(StreamRows):
             error = reading.exception()
             for stream_id, found in wanted:
                 if found.done():
-                    continue  # whoever waited was cancelled
+                    continue  # the waiter was cancelled
                 if error is None:
                     found.set_result(reading.result().get(stream_id))
                 else:
@@ -70,7 +70,7 @@ class Snapshots(StreamRows):
                     found.set_exception(error)
 
     async def save(self, stream_id: int, offset: int, pieces: Sequence[bytes]) -> None:
-        """Replace the snapshot of a partition's stream; nothing happens for a partition that was deleted."""
+        """Replace the snapshot of a partition's stream; does nothing for a deleted partition."""
 
         def replace(connection: Connection) -> None:
             state = b"".join(pieces)
@@ -79,7 +79,7 @@ class Snapshots(StreamRows):
         await self._db.run(replace)
 
     async def forget(self, stream_id: int) -> None:
-        """Drop a stream's snapshot; it does not come back when power is lost, whatever the node's durability."""
+        """Delete a stream's snapshot, for good even after a loss of power, whatever the node's durability."""
         await self._db.run(
             lambda connection: connection.execute("DELETE FROM partition_snapshots WHERE stream_id = ?", (stream_id,)),
             flush=True,
@@ -87,7 +87,7 @@ class Snapshots(StreamRows):
 
 
 def _select(stream_ids: Sequence[int], connection: Connection) -> dict[int, _Snapshot]:
-    """The good snapshots of these streams."""
+    """Return the intact snapshots of these streams."""
     found: dict[int, _Snapshot] = {}
     for first in range(0, len(stream_ids), _AT_ONCE):
         part = stream_ids[first : first + _AT_ONCE]

@@ -1,6 +1,7 @@
-"""Takes snapshots of partition logs' state: in slices on the event loop, few at a time, one of a log after the other.
+"""Snapshots of partition logs' state, taken in slices on the event loop: few at a time, and for each log one after the
+other.
 
-A snapshot describes the state at one offset exactly, though the log goes on while it is read out.
+A snapshot describes the state at one offset exactly, even if the log grows while it is read out.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.snapshots")
 
 _PARALLEL = 64
-"""Snapshots under way at the same time, so that they share commits of the database."""
+"""Snapshots taken at the same time, so that they share commits of the database."""
 _LARGE_PRODUCERS = 4_000
-"""From here on a snapshot is large, and only few are under way: they are in memory meanwhile."""
+"""From here on a snapshot is large. Only few large ones are taken at a time, because they are in memory meanwhile."""
 _LARGE_PARALLEL = 4
 
 
 class SnapshotStore(Protocol):
-    """Where snapshots are kept (:class:`bridges.log.state.snapshots.Snapshots`)."""
+    """The store of snapshots (:class:`bridges.log.state.snapshots.Snapshots`)."""
 
     async def load(self, stream_id: int) -> tuple[int, bytes] | None: ...
     async def save(self, stream_id: int, offset: int, pieces: Sequence[bytes]) -> None: ...
@@ -49,19 +50,19 @@ class Snapshotter:
         self._taking: SharedWorks[PartitionLog, LogError | None] = SharedWorks()
 
     def want(self, log: PartitionLog) -> None:
-        """Have a snapshot of ``log`` taken and saved soon, unless one is under way."""
+        """Take and save a snapshot of ``log`` soon, unless one is being taken."""
         self._taking.start(log, partial(self._take, log))
 
     async def take(self, log: PartitionLog) -> LogError | None:
-        """Take and save a snapshot of ``log``, or wait for the one under way; return what went wrong."""
+        """Take and save a snapshot of ``log``, or wait for the one being taken; return its error, or None."""
         return await self._taking.wait(log, partial(self._take, log))
 
     async def settled(self, log: PartitionLog) -> None:
-        """Return once no snapshot of ``log`` is under way: what comes of it is in the store, or never will be."""
+        """Return once no snapshot of ``log`` is being taken: it is in the store, or never will be."""
         await self._taking.settled(log)
 
     async def drain(self) -> None:
-        """Return once nothing is under way any more."""
+        """Return once no snapshot is being taken."""
         await self._taking.drain()
 
     async def _take(self, log: PartitionLog) -> LogError | None:
@@ -81,7 +82,7 @@ class Snapshotter:
         return None
 
     async def save(self, stream_id: int, capture: StateCapture) -> None:
-        """Read out ``capture``, close it, and save what it says. Raises an error of the store."""
+        """Read out ``capture``, close it, and save its contents. Raises an error of the store."""
         try:
             pieces: list[bytes] = []
             for piece in capture.pieces():

@@ -1,4 +1,4 @@
-"""What the node's database knows of streams beside their logs: rows that go with the partition they are of."""
+"""Rows about streams in the node's database, beside their logs; they are deleted with their partition."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ class StreamRows:
 
     table: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
-    """Those that are asked for, behind ``stream_id``; :meth:`put` needs all, in the table's order."""
+    """The columns to read, after ``stream_id``; :meth:`put` needs all, in the table's order."""
 
     @classmethod
     def erase(cls, connection: Connection, topic: str) -> None:
-        """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
+        """Delete a topic's rows, inside the transaction that deletes the topic (see
+        :class:`bridges.catalog.topics.Catalog`)."""
         connection.execute(
             f"DELETE FROM {cls.table} WHERE stream_id IN (SELECT stream_id FROM partitions WHERE topic = ?)", (topic,)
         )
 
     @classmethod
     def put(cls, connection: Connection, stream_id: int, row: Sequence[object], unless: str = "") -> None:
-        """Have ``row`` be that of a stream, but ``unless`` this (SQL) holds of the one it has. Nothing happens for a
-        partition that was deleted."""
+        """Store ``row`` for a stream, unless the condition ``unless`` (SQL) holds for its present row. Does nothing for
+        a deleted partition."""
         columns = ", ".join(f"{name} = excluded.{name}" for name in cls.columns)
         connection.execute(
             f"INSERT INTO {cls.table} SELECT stream_id, {', '.join('?' * len(row))} FROM partitions "
@@ -40,7 +41,7 @@ class StreamRows:
 
 
 class KnownRows(StreamRows, Generic[V]):
-    """A table of which there is little: all of it is in memory, too, or there alone where a node has no database."""
+    """A small table, whose rows are all in memory, too; only there if a node has no database."""
 
     __slots__ = ("_db", "_known")
 
@@ -49,7 +50,7 @@ class KnownRows(StreamRows, Generic[V]):
         self._known: dict[int, V] = {}
 
     async def load(self) -> None:
-        """Read all of it. Raises an error of the database."""
+        """Read all rows. Raises an error of the database."""
         if self._db is None:
             return
         query = f"SELECT stream_id, {', '.join(self.columns)} FROM {self.table}"
@@ -58,11 +59,11 @@ class KnownRows(StreamRows, Generic[V]):
 
     @property
     def shared(self) -> bool:
-        """Whether other nodes may have changed rows: whoever opens a log reads its own again."""
+        """Return whether other nodes may have changed rows: opening a log then reads its rows again."""
         return self._db is not None and self._db.engine.shared
 
     async def reload(self, streams: Collection[int]) -> None:
-        """Know of ``streams`` what the database does: another node may have had their logs. Raises an error of the
+        """Read the rows of ``streams`` again, because another node may have owned their logs. Raises an error of the
         database."""
         if self._db is None or not streams:
             return
@@ -80,28 +81,28 @@ class KnownRows(StreamRows, Generic[V]):
         await self._db.run(lambda connection: connection.execute(query).fetchall(), then=take)
 
     def _with_row(self, stream_id: int, row: Sequence[int]) -> V:
-        """What is known of a stream, once one of its rows is."""
+        """Return a stream's value with one more of its rows."""
         raise NotImplementedError
 
     def deleted(self, stream_id: int) -> None:
-        """Forget a stream whose rows went with its topic."""
+        """Forget a stream whose rows were deleted with its topic."""
         self._known.pop(stream_id, None)
 
 
 class RaisedRows(KnownRows[V]):
-    """One row of each stream: that with the highest number in its first column."""
+    """A table with one row for each stream: the one with the highest number in its first column."""
 
     __slots__ = ()
 
     frees: ClassVar[bool] = False
-    """Saving one makes room on the disk."""
+    """Whether saving a row makes room on the disk."""
 
     def _row(self, value: V) -> tuple[int, ...]:
         raise NotImplementedError
 
     async def save(self, stream_id: int, value: V) -> None:
-        """Raise what is known of a stream to ``value``; never lowers it. Nothing happens for a partition that was
-        deleted. Durable when it returns. Raises an error of the database."""
+        """Raise a stream's row to ``value``; never lowers it. Does nothing for a deleted partition. Durable when it
+        returns. Raises an error of the database."""
         row = self._row(value)
 
         def write(connection: Connection) -> bool:

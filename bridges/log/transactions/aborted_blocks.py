@@ -1,8 +1,8 @@
-"""Aborted ranges of all partitions beyond the latest of each: blocks in the node's database, sorted by their markers.
+"""Aborted ranges of all partitions except the latest of each: blocks in the node's database, sorted by their markers.
 
-A block is durable before memory lets go of what is in it, and a snapshot tells up to where blocks may be believed: what
-was written behind that is of a run that died before its next snapshot, and is found in the log again. Readers get
-windows, parts of a log of which all aborted ranges are at hand; these are in one cache of a bounded size.
+A block is durable before memory releases its ranges. A snapshot says up to which marker blocks are valid: later ones
+belong to a run that died before its next snapshot, and their ranges are found in the log again. Readers get windows,
+parts of a log with all their aborted ranges in memory; one cache of a bounded size holds all windows.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.aborted")
 
 CACHE_BYTES = 16 * 1024 * 1024
-"""Windows of all partitions together."""
+"""Bytes of the windows of all partitions together."""
 _CRC_BYTES = 4
 _RANGE_BYTES = 4 * 8
 _WINDOW_BYTES = 500
-"""Of an empty window."""
+"""Bytes of an empty window."""
 _LOADS = 4
-"""Windows that are loaded at the same time: other work of the database's thread comes in between."""
+"""Windows loaded at the same time: other work of the database's thread runs in between."""
 _AGAIN_S = 1.0
-"""Seconds after which readers ask again for a window that could not be loaded."""
+"""Seconds after which readers request a window again that could not be loaded."""
 
 
 class Window(NamedTuple):
-    """All aborted ranges of blocks that have a part in ``[start, end)``, in the order of their markers."""
+    """All aborted ranges of blocks with a part in ``[start, end)``, in the order of their markers."""
 
     start: int
     end: int
@@ -61,10 +61,10 @@ class Window(NamedTuple):
     firsts: array[int]
     lasts: array[int]
     lowest: array[int]
-    """Of each range and those behind it, where the first one begins."""
+    """For each range: the lowest beginning of it and those after it."""
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
-        """Those that have a part in ``[start, end)``, which lies in the window."""
+        """Return the ranges with a part in ``[start, end)``, which lies in the window."""
         found: list[Aborted] = []
         lasts, firsts, lowest = self.lasts, self.firsts, self.lowest
         for at in range(bisect_left(lasts, start), len(lasts)):
@@ -76,7 +76,7 @@ class Window(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of memory."""
+        """Return the bytes of memory."""
         return _WINDOW_BYTES + _RANGE_BYTES * len(self.lasts)
 
 
@@ -95,7 +95,7 @@ class AbortedBlocks(StreamRows):
         self._barrier = barrier or Barrier()
         self._most = cache_bytes
         self._cached = 0
-        # By stream: the windows at hand in order, and where they start. And all of them, the longest unused first.
+        # By stream: the cached windows in order, and their starts. And all of them, the longest unused first.
         self._windows: dict[int, list[Window]] = {}
         self._order: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._loading: SharedWorks[tuple[PartitionLog, int], LogError | None] = SharedWorks()
@@ -110,7 +110,7 @@ class AbortedBlocks(StreamRows):
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def want(self, log: PartitionLog) -> None:
-        """Have what is too much for memory written soon, and what was trimmed deleted."""
+        """Write the ranges that exceed memory's share soon, and delete trimmed blocks."""
         if self._db is not None:
             self._keeping.start(log, partial(self._keep, log))
 
@@ -131,7 +131,7 @@ class AbortedBlocks(StreamRows):
             self._barrier.caught("saving aborted ranges", error, topic=log.topic, partition=log.partition)
 
     async def keep(self, stream_id: int, epoch: int, transactions: Transactions, start: int) -> None:
-        """Write what is too much for memory, in the log's ``epoch``, and delete what lies below ``start``.
+        """Write the ranges that exceed memory's share, in the log's ``epoch``, and delete blocks below ``start``.
 
         Raises an error of the database, and LogUnavailable if the log has been opened in a later epoch.
         """
@@ -148,8 +148,8 @@ class AbortedBlocks(StreamRows):
                 transactions.is_persisted(block)
 
     async def forget(self, stream_id: int, transactions: Transactions, markers: Collection[int]) -> None:
-        """As :meth:`.Transactions.forget`, durably where blocks have them. Raises an error of
-        the database."""
+        """Forget ranges like :meth:`.Transactions.forget`, durably if they are in blocks. Raises an error of the
+        database."""
         async with self._lock(stream_id):
             transactions.forget(markers)
             persisted = transactions.persisted
@@ -167,8 +167,8 @@ class AbortedBlocks(StreamRows):
     # --- opening ----------------------------------------------------------------------------------------------------
 
     async def hold(self, stream_id: int, transactions: Transactions, start: int) -> bool:
-        """Whether all blocks are there that a snapshot tells of, of a log that starts at ``start``; what is at hand of
-        a former opening is dropped. Raises an error of the database."""
+        """Return whether all blocks that a snapshot relies on exist, for a log that starts at ``start``; drop the
+        cached windows of a former opening. Raises an error of the database."""
         self.drop(stream_id)
         persisted, number = transactions.persisted, transactions.blocks - 1
         if persisted < start:
@@ -187,7 +187,7 @@ class AbortedBlocks(StreamRows):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def window(self, stream_id: int, offset: int) -> Window | None:
-        """A window with ``offset`` in it, if one is at hand."""
+        """Return a cached window that contains ``offset``, or None."""
         windows = self._windows.get(stream_id)
         if windows is None:
             return None
@@ -198,11 +198,12 @@ class AbortedBlocks(StreamRows):
         return windows[at]
 
     def want_window(self, log: PartitionLog, offset: int) -> None:
-        """Have a window with ``offset`` loaded soon. The log moves when it is at hand, or may be asked for again."""
+        """Load a window that contains ``offset`` soon. The log's waiters are called when it is cached, or may be
+        requested again."""
         self._loading.start((log, offset), partial(self._load, log, offset))
 
     async def load(self, log: PartitionLog, offset: int) -> LogError | None:
-        """Load a window with ``offset``; return what went wrong."""
+        """Load a window that contains ``offset``; return its error, or None."""
         return await self._loading.wait((log, offset), partial(self._load, log, offset))
 
     async def _load(self, log: PartitionLog, offset: int) -> LogError | None:
@@ -221,7 +222,7 @@ class AbortedBlocks(StreamRows):
             self._barrier.caught("reading aborted ranges", error, topic=log.topic, partition=log.partition)
             failure = LogError(f"the aborted transactions of {log.topic}-{log.partition} cannot be told")
         else:
-            # What was written meanwhile may begin in the window; whoever needs it asks again.
+            # A block written meanwhile may begin in the window; the reader requests it again.
             if log.state.transactions is transactions and transactions.persisted == persisted:
                 self._take(log.stream_id, window)
             log.moved()
@@ -251,12 +252,13 @@ class AbortedBlocks(StreamRows):
         self._cached -= self._order.pop((stream_id, start))
 
     def drop(self, stream_id: int) -> None:
-        """Let go of all windows of a stream."""
+        """Evict all windows of a stream."""
         for window in list(self._windows.get(stream_id, ())):
             self._remove(stream_id, window.start)
 
     def _spilled(self, stream_id: int, first: int) -> None:
-        """A block was written whose first range begins at ``first``: windows that reach over that lack it."""
+        """Evict the windows that reach over ``first``: they lack the block just written, whose first range begins
+        there."""
         for window in list(self._windows.get(stream_id, ())):
             if window.end > first:
                 self._remove(stream_id, window.start)
@@ -288,7 +290,7 @@ def _write(stream_id: int, epoch: int, persisted: int, block: Block, connection:
     later = "SELECT 1 FROM aborted_blocks WHERE stream_id = ? AND epoch > ? LIMIT 1"
     if connection.execute(later, (stream_id, epoch)).fetchone() is not None:
         raise LogUnavailable(f"stream {stream_id} was opened in a later epoch than {epoch}")
-    # What lies behind is of a run of which no snapshot tells.
+    # Later blocks belong to a run whose snapshot was never saved.
     connection.execute("DELETE FROM aborted_blocks WHERE stream_id = ? AND last_offset > ?", (stream_id, persisted))
     connection.execute(
         "INSERT INTO aborted_blocks (stream_id, last_offset, number, behind, epoch, least_first, ranges) "
@@ -319,7 +321,8 @@ def _forget(stream_id: int, markers: Sequence[int], persisted: int, connection: 
 
 
 def read_window(stream_id: int, start: int, persisted: int, connection: Connection) -> Window:
-    """The window from ``start`` on: about :data:`MOST_TOLD` ranges that end in it, and those that reach over its end.
+    """Return the window from ``start`` on: about :data:`MOST_TOLD` ranges that end in it, and those that reach over its
+    end.
 
     The number of blocks read does not depend on how many there are. Raises DataCorrupt.
     """
@@ -340,7 +343,7 @@ def read_window(stream_id: int, start: int, persisted: int, connection: Connecti
                 firsts.append(first)
                 lasts.append(last)
             if len(lasts) == MOST_TOLD and bound == NEVER:
-                # What ends behind it is part of it if it begins before.
+                # A range that ends behind the window is part of it if it begins before its end.
                 bound = end = last + 1
     lowest = array("q", firsts)
     for at in range(len(lowest) - 2, -1, -1):

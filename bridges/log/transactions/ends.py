@@ -1,8 +1,8 @@
-"""Ends transactions of the log as it was decided: a marker (:mod:`.marking`) in every partition, until it is there.
+"""The ends of transactions, carried out as decided: a marker (:mod:`.marking`) in every partition, with retries.
 
-What is to be ended stands in the database; this only carries it out, a bounded number at the same time, and the next
-start goes on where this one ended. A partition where nothing of the transaction is open needs no marker, or has it: so
-repeating an end makes no difference.
+The database has the decided ends; this module only carries them out, a bounded number at the same time, and the next
+start continues. A partition in which nothing of the transaction is open needs no marker, or has it: so repeating an end
+makes no difference.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ log = structlog.get_logger(__name__)
 _AT_ONCE = 64
 """Transactions whose ends are carried out at the same time."""
 TOGETHER = 64
-"""Markers of one transaction that are under way at the same time."""
+"""Markers of one transaction in flight at the same time."""
 _AGAIN_S, _AGAIN_MOST_S = 0.1, 10.0
 
 T = TypeVar("T", bound=OpenTransaction)
 
 
 class TransactionEnds(Generic[T]):
-    """Carries out ends. ``finish`` does what belongs to an end beside its markers, once these are everywhere, and is
-    repeated with them if it raises; ``ended`` is called for each that is done. ``what`` is for the node's log. ``ask``
-    has another node write the markers of its partitions. Belongs to the event loop."""
+    """The ends of one coordinator's transactions. ``finish`` does the rest of an end once its markers are everywhere,
+    and is repeated with them if it raises. ``ended`` is called for each end that is done. ``what`` names the
+    transactions in log lines. ``ask`` makes another node write the markers of its partitions. Belongs to the event
+    loop."""
 
     def __init__(
         self,
@@ -60,16 +61,16 @@ class TransactionEnds(Generic[T]):
         self._tasks = TaskSet()
 
     def begin(self, transactions: Iterable[T]) -> None:
-        """What becomes of them was decided, durably: see that it happens."""
+        """Carry out the ends of ``transactions``, which were decided durably."""
         for transaction in transactions:
             if transaction.is_busy:
-                # What is still on its way comes first: a batch, or a row, must not come behind the end.
+                # What is in flight comes first: no batch, and no row, may follow the end.
                 self._tasks.spawn(self._when_quiet(transaction))
             else:
                 self._enqueue(transaction, _AGAIN_S)
 
     async def close(self) -> None:
-        """Carry on with nothing; the next start does."""
+        """Stop; the next start continues."""
         await self._tasks.close()
 
     def _enqueue(self, transaction: T, delay: float) -> None:

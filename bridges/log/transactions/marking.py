@@ -1,29 +1,30 @@
-"""The one way in which markers of transactions get into logs: whoever writes one believes nobody.
+"""The one way in which markers of transactions get into logs: the writer of a marker trusts nobody.
 
-A coordinator decides how a transaction ends, durably, and then has a marker written in each of its partitions, again
-until it is there. The owner of a partition writes it, for itself or for a coordinator at another node that asks. In
-between a coordinator, a partition or both may move, and the producer may begin its next transaction. So:
+A coordinator decides how a transaction ends, durably, and then has a marker written in each of its partitions, and
+retries until it is there. The owner of a partition writes it, for itself or for a coordinator at another node that
+asks. In between a coordinator, a partition or both may move, and the producer may begin its next transaction. So:
 
 What could go wrong | why it does not:
 
-* A coordinator asks that has lost the transaction, or asks late, when the end is written down.
-  | The owner of the partition looks up that the end is due: decided as asked, and not written down yet.
+* A coordinator asks after it has lost the transaction, or after the end was recorded as done.
+  | The owner of the partition looks up that the end is due: decided as asked, and not recorded as done yet.
 * The node that is asked has lost the partition.
   | The same lookup holds the partition's slot.
-* The partition goes to another node behind the lookup, or goes and comes back.
-  | The log is in the epoch in which it was *before* the lookup; else the marker is refused, and asked for again.
-* Two ask for one end. The first carries it out, and that is written down. The second ends the next transaction.
+* The partition moves to another node after the lookup, or moves away and back.
+  | The log is in the epoch in which it was *before* the lookup; otherwise the marker is refused, and asked for again.
+* Two requests ask for one end. The first carries it out, and that is recorded. The second would end the next
+  transaction.
   | A producer's markers in a partition come one at a time, and the lookup is made while that lock is held.
-* A coordinator carries out its own decision and loses the transaction meanwhile. It looks nothing up.
-  | It gives the transaction up before the next coordinator reads it, and that is asked in the step of the append. A
-  node that is cut off is fenced by its logs.
-* A batch comes behind the marker.
-  | What the owner of the partition has let in arrives first (``quiet``). Where it lets in whatever comes (sinks), an
-  abort writes its marker also where nothing is open (``fences``): the log then refuses earlier epochs.
+* A coordinator carries out its own decision, without a lookup, and loses the transaction meanwhile.
+  | It gives the transaction up before the next coordinator reads it, and the step of the append checks that. A node
+  that is cut off is fenced by its logs.
+* A batch arrives after the marker.
+  | Batches that the owner of the partition has admitted arrive first (``quiet``). Where it admits any batch (sinks),
+  an abort writes its marker even if nothing is open (``fences``): the log then refuses earlier epochs.
 * A topic that exists, but is new here, is taken for a deleted one.
   | The node catches up with the catalog before it believes that.
 
-Operators' markers (WriteTxnMarkers, the console) end what they find open, without a decision. Pravega's merges take the
+Operators' markers (WriteTxnMarkers, the console) end open transactions without a decision. Pravega's merges take the
 log for themselves (``hold``) and need none of this.
 """
 
@@ -50,14 +51,14 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 IsDue = Callable[["Connection"], bool]
-"""Whether an end was decided as the marker says, and is not written down yet."""
+"""Returns whether the end was decided as the marker says, and is not recorded as done yet."""
 Ask = Callable[["Member", list[Place]], Awaitable[object]]
 """Asks the owner of partitions to :meth:`Markers.write` there."""
 
 
 class End(Struct, frozen=True):
-    """What a marker says. Logs refuse what the producer wrote in epochs before ``epoch``; ``fences``: an abort writes
-    it also where nothing is open."""
+    """The contents of a marker. Logs refuse the producer's batches of epochs before ``epoch``. ``fences``: an abort
+    writes the marker even if nothing is open."""
 
     producer_id: int
     epoch: int
@@ -66,12 +67,12 @@ class End(Struct, frozen=True):
 
 
 async def _nothing(to: PartitionLog, producer_id: int) -> None:
-    """Nothing is let in by itself: the coordinator awaits all that is on its way."""
+    """Wait for nothing: the coordinator awaits everything in flight."""
 
 
 class Markers:
-    """Writes markers. ``quiet(log, producer_id)`` returns once nothing of a producer is on its way into a log, and lets
-    in nothing more that was let in before. Belongs to the event loop."""
+    """A writer of markers. ``quiet(log, producer_id)`` returns once no batch of a producer is in flight into a log, and
+    keeps out batches that were admitted before. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Markers:
         self._alone: WeakValueDictionary[tuple[int, int], asyncio.Lock] = WeakValueDictionary()
 
     async def mark(self, transaction: OpenTransaction, places: Sequence[Place], ask: Ask) -> None:
-        """See that a transaction which this node coordinates has ended in some partitions, whosever they are. Raises
+        """End a transaction that this node coordinates in some partitions, whichever nodes own them. Raises
         LogError."""
         here, elsewhere = await self.share_out(places)
         end = End(transaction.producer_id, transaction.marker_epoch, transaction.commits, transaction.fences)
@@ -99,8 +100,8 @@ class Markers:
         )
 
     async def write(self, end: End, places: Sequence[Place], is_due: IsDue) -> None:
-        """Write a marker into partitions of this node, as a coordinator asks; nothing where the end is not due: it was
-        carried out. Raises LogError."""
+        """Write a marker into partitions of this node for a coordinator; do nothing if the end is not due, because it
+        was carried out. Raises LogError."""
         await self._write(end, places, is_due, lambda: True)
 
     async def _write(self, end: End, places: Sequence[Place], is_due: IsDue | None, still: Callable[[], bool]) -> None:
@@ -130,7 +131,7 @@ class Markers:
 
     async def _append(self, end: End, to: PartitionLog, opened: int, still: Callable[[], bool]) -> None:
         await self._quiet(to, end.producer_id)
-        # From here on nothing waits.
+        # From here on nothing awaits.
         if not still() or not to.is_open or to.epoch != opened:
             raise LogUnavailable(f"{to.topic}-{to.partition} was another node's meanwhile")
         if end.producer_id not in to.state.transactions.open and (end.commit or not end.fences):
@@ -146,7 +147,8 @@ class Markers:
     # --- where partitions are ---------------------------------------------------------------------------------------
 
     async def share_out(self, places: Iterable[Place]) -> tuple[list[Place], list[tuple[Member, list[Place]]]]:
-        """The partitions of this node, and those of others by their owners; without deleted ones. Raises LogError."""
+        """Return the partitions of this node, and those of other nodes by owner; without deleted ones. Raises
+        LogError."""
         here: list[Place] = []
         elsewhere: dict[int, tuple[Member, list[Place]]] = {}
         for place in places:
@@ -164,7 +166,7 @@ class Markers:
         return here, list(elsewhere.values())
 
     async def find(self, place: Place) -> PartitionLog | None:
-        """The log of a partition, wherever it is; None: it is deleted. Raises LogError."""
+        """Return the log of a partition, whichever node owns it; None if it was deleted. Raises LogError."""
         found = self._logs.get(*place)
         if found is None and self._db.changes.shared:
             await self._db.changes.catch_up()
@@ -173,7 +175,7 @@ class Markers:
 
 
 _ENDED = (LogDeleted, PartitionSealed)
-"""There is nothing to end: deleted, or sealed with nothing open."""
+"""Errors that mean that there is nothing to end: deleted, or sealed with nothing open."""
 
 
 async def _opened(to: PartitionLog) -> int:
@@ -182,7 +184,7 @@ async def _opened(to: PartitionLog) -> int:
 
 
 async def all_of(works: Iterable[Awaitable[object]]) -> None:
-    """Return when all have ended. Raises what the first of them has raised."""
+    """Return when all works have ended. Raises the error of the first failed one."""
     for result in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

@@ -1,8 +1,8 @@
-"""A transaction of the log as whoever coordinates it knows it: where it writes, and what of it is under way.
+"""An open transaction as its coordinator knows it: the partitions it writes to, and what is in flight.
 
-Coordinators (the data pipeline's sinks, Kafka's transactions) keep durably where a transaction writes before its first
-batch is in a log there, and how it ends before the first marker is. What they have in common while it lives is here;
-how it is ended is in :mod:`bridges.log.transactions.ends`. Belongs to the event loop.
+A coordinator (the data pipeline's sinks, Kafka's transactions) stores durably where a transaction writes before its
+first batch is in a log there, and how it ends before the first marker is. The common part of its life is here;
+:mod:`bridges.log.transactions.ends` ends it. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Place = tuple[str, int]
 
 
 class Takes(Protocol):
-    """A partition's log, here or at another node."""
+    """A partition's log, on this node or another."""
 
     def append(self, batch: Batch, done: AppendDone) -> None: ...
 
@@ -37,9 +37,10 @@ class TooManyPlaces(LogError):
 
 
 class OpenTransaction(Struct, eq=False, kw_only=True):
-    """``places`` are the partitions it writes to, by topic, as they are in the database; ``in_flight`` what of it is on
-    its way into a log or the database, and must be there before its end is. ``ended``: it is open nowhere any more;
-    ``given_up``: or another node coordinates it, and this one does nothing more about it."""
+    """An open transaction. ``places`` are the partitions it writes to, by topic, as the database has them.
+    ``in_flight`` counts what is on its way into a log or the database, which must arrive before the end. ``ended``: the
+    transaction is open nowhere any more. ``given_up``: the same, or another node coordinates it, and this one does
+    nothing more about it."""
 
     places: dict[str, set[int]] = field(default_factory=dict)
     in_flight: int = 0
@@ -47,53 +48,53 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     given_up: bool = False
     fences: ClassVar[bool] = False
-    """Whether batches of it may come that no owner of a partition has let in: an abort then marks every partition."""
+    """Whether batches may come that no owner of a partition has admitted: an abort then marks every partition."""
 
     def __post_init__(self) -> None:
         self.quiet.set()
 
     @property
     def producer_id(self) -> int:
-        """The producer whose batches it has."""
+        """Return the producer of the transaction's batches."""
         raise NotImplementedError
 
     @property
     def marker_epoch(self) -> int:
-        """The epoch that its markers tell: the logs refuse what its producer wrote in earlier ones."""
+        """Return the epoch of its markers: the logs refuse the producer's batches of earlier epochs."""
         raise NotImplementedError
 
     @property
     def commits(self) -> bool:
-        """Whether it was decided that it is committed."""
+        """Return whether the decision is to commit."""
         raise NotImplementedError
 
     @property
     def about(self) -> dict[str, object]:
-        """What the log of the node calls it by."""
+        """Return the fields that identify the transaction in log lines."""
         raise NotImplementedError
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything of it is on its way."""
+        """Return whether anything is in flight."""
         return not self.quiet.is_set()
 
     async def settled(self) -> None:
-        """Return when nothing of it is on its way."""
+        """Return when nothing is in flight."""
         await self.quiet.wait()
 
     def entered(self) -> None:
-        """Something of it is on its way until :meth:`left` is called."""
+        """Count one more item in flight until :meth:`left` is called."""
         self.in_flight += 1
         self.quiet.clear()
 
     def left(self) -> None:
-        """See :meth:`entered`."""
+        """Count one item in flight less; see :meth:`entered`."""
         self.in_flight -= 1
         if not self.in_flight:
             self.quiet.set()
 
     def append(self, to: Takes, batch: Batch, done: AppendDone) -> None:
-        """Append a batch of it, which counts as on its way until ``done`` is called."""
+        """Append a batch, which counts as in flight until ``done`` is called."""
         self.entered()
 
         def settle(appended: Appended, error: LogError | None) -> None:
@@ -111,16 +112,16 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
         return awaited(hand_over)
 
     def writes_to(self, place: Place) -> bool:
-        """Whether the database knows that it does."""
+        """Return whether the transaction writes to this partition, by the database."""
         return place[1] in self.places.get(place[0], ())
 
     def places_in_order(self) -> list[Place]:
-        """All of them as they are now."""
+        """Return the present partitions, sorted."""
         return [(topic, number) for topic in sorted(self.places) for number in sorted(self.places[topic])]
 
     @property
     def place_count(self) -> int:
-        """How many there are."""
+        """Return the number of partitions."""
         return sum(map(len, self.places.values()))
 
 
@@ -128,8 +129,8 @@ T = TypeVar("T", bound=OpenTransaction)
 
 
 class OpenPlaces(Generic[T]):
-    """Where open transactions write, found by topic. At most ``most`` partitions, counted once for each transaction, so
-    that what is held for them has a bound."""
+    """The partitions that open transactions write to, found by topic. They are at most ``most``, counted once for each
+    transaction, which limits their memory."""
 
     def __init__(self, most: int) -> None:
         self._of_topic: dict[str, set[T]] = {}
@@ -137,12 +138,12 @@ class OpenPlaces(Generic[T]):
         self._count = self._promised = 0
 
     def __len__(self) -> int:
-        """Partitions, counted once for each transaction."""
+        """Return the number of partitions, counted once for each transaction."""
         return self._count
 
     @contextmanager
     def promised(self, count: int) -> Iterator[None]:
-        """There is room for ``count`` places more until the end of the block. Raises TooManyPlaces."""
+        """Reserve room for ``count`` more places until the end of the block. Raises TooManyPlaces."""
         self.promise(count)
         try:
             yield
@@ -150,21 +151,21 @@ class OpenPlaces(Generic[T]):
             self.release(count)
 
     def promise(self, count: int) -> None:
-        """Keep room for ``count`` places more until :meth:`release`. Raises TooManyPlaces."""
+        """Reserve room for ``count`` more places until :meth:`release`. Raises TooManyPlaces."""
         if self._count + self._promised + count > self._most:
             raise TooManyPlaces(f"open transactions write to {self._count} partitions, counted once for each")
         self.hold(count)
 
     def hold(self, count: int) -> None:
-        """As :meth:`promise`, for what is there already, whatever the bound."""
+        """Reserve room like :meth:`promise`, whatever the limit, for places that exist already."""
         self._promised += count
 
     def release(self, count: int) -> None:
-        """See :meth:`promise`."""
+        """Release room; see :meth:`promise`."""
         self._promised -= count
 
     def write_to(self, transaction: T, places: Iterable[Place]) -> None:
-        """The database knows that the transaction writes there."""
+        """Note that the transaction writes to ``places``, which the database has by now."""
         for topic, number in places:
             numbers = transaction.places.get(topic)
             if numbers is None:
@@ -175,16 +176,16 @@ class OpenPlaces(Generic[T]):
                 self._count += 1
 
     def writing_to(self, topic: str) -> list[T]:
-        """The open transactions that write to a topic, as they are now."""
+        """Return the open transactions that write to a topic now."""
         return list(self._of_topic.get(topic, ()))
 
     def topic_deleted(self, topic: str) -> None:
-        """What was written to it goes with it: there is nothing to be ended there."""
+        """Forget a deleted topic: there is nothing to end in it."""
         for transaction in self.writing_to(topic):
             self._leave(transaction, topic)
 
     def forget(self, transaction: T) -> None:
-        """It has ended everywhere."""
+        """Forget a transaction that has ended everywhere."""
         for topic in list(transaction.places):
             self._leave(transaction, topic)
 

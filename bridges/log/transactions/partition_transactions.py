@@ -1,8 +1,8 @@
-"""Transactions of one partition: which are open, and which parts of the log belong to aborted ones (docs/design.md,
+"""Transactions of one partition: the open ones, and the ranges of the log that belong to aborted ones (docs/design.md,
 "Transactions").
 
 Batches of an open transaction lie in the log like others; its marker, a batch of its own, decides them. This is pure
-state, fed with what is durable in offset order, at run time and when rebuilding.
+state, fed with durable batches in offset order, at run time and when rebuilding.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from sbp_back.errors import DecodeError
 NEVER = 1 << 62
 """An offset behind every log."""
 MOST_TOLD = 1_000
-"""Aborted ranges that one read is meant to meet: each is told with it."""
+"""Most aborted ranges in one read: its answer lists each."""
 KEPT = 1_000
 """The latest aborted ranges of a partition, which stay in memory."""
 IN_BLOCK = 1_000
-"""Aborted ranges that are written together (:mod:`bridges.log.transactions.aborted_blocks`)."""
+"""Aborted ranges written together (:mod:`bridges.log.transactions.aborted_blocks`)."""
 MOST_UNSAVED = 100_000
-"""Aborted ranges that wait in memory while they cannot be written."""
+"""Most aborted ranges in memory while they cannot be written."""
 
 _COUNTS = struct.Struct(">II")
-"""Open transactions and aborted ranges; their columns follow, 64 bits a number."""
+"""Numbers of open transactions and aborted ranges; their columns follow, 64 bits a number."""
 _OPEN_COLUMNS = 2
 _ABORTED_COLUMNS = 4
 _BLOCKS = struct.Struct(">qQ")
-"""How far blocks reach, and how many there have been; behind the columns, and not in captures of before blocks."""
+"""The last marker in blocks, and the number of blocks so far; behind the columns, and missing in captures from before
+blocks."""
 
 
 class Aborted(NamedTuple):
@@ -63,10 +64,10 @@ class Block(NamedTuple):
 
 
 class Transactions:
-    """``most`` bounds the open ones: beyond it none may begin until one ends.
+    """The transactions of one partition. ``most`` limits the open ones: beyond it none may begin until one ends.
 
-    An aborted one cannot be forgotten while its batches are kept: readers would take them for committed. The latest are
-    in memory; those before are in blocks, which :class:`.AbortedBlocks` writes and reads.
+    An aborted transaction cannot be forgotten while its batches are kept: readers would take them for committed. The
+    latest are in memory; earlier ones are in blocks, which :class:`.AbortedBlocks` writes and reads.
     """
 
     __slots__ = (
@@ -87,37 +88,37 @@ class Transactions:
     def __init__(self, most: int = 100_000) -> None:
         self._most = most
         self.open: dict[int, int] = {}
-        """Producers of open transactions and where these begin, in the order of that."""
+        """The first offset of each open transaction, by producer, in ascending order."""
         self.first_open = NEVER
-        """Where the first open one begins."""
+        """The first offset of the first open transaction."""
         self.persisted = -1
-        """The marker up to which aborted ones are in blocks, durably, and not here; -1: none is."""
+        """The marker up to which aborted ranges are in blocks, durably, and not here; -1: none."""
         self.blocks = 0
-        """How many blocks there have been."""
+        """Number of blocks so far."""
         self.oldest_block = -1
-        """No block is kept of what ended below."""
+        """Blocks that end below this offset are deleted."""
         self.full = False
-        """Whether there is enough to write a block, and so more than memory is to keep."""
+        """Whether memory holds more than it should, enough to write a block."""
         self._spill_at = KEPT + IN_BLOCK
-        # Of the aborted ones, in the order of their markers. A number of ``_stables`` is the last stable offset behind
-        # the marker: every range that ends later begins there or behind.
+        # Aborted ranges, in the order of their markers. A number of ``_stables`` is the last stable offset behind the
+        # marker: every range that ends later begins there or behind.
         self._producers = array("q")
         self._firsts = array("q")
         self._lasts = array("q")
         self._stables = array("q")
 
     def __len__(self) -> int:
-        """Open ones, and aborted ones in memory."""
+        """Return the number of open transactions, and aborted ones in memory."""
         return len(self.open) + len(self._lasts)
 
     def has_room(self, part: InTransaction) -> bool:
-        """Whether a batch may be appended: what ends a transaction, or goes on with it, always may."""
+        """Return whether a batch may be appended. A marker, or a batch of an open transaction, always may."""
         if part.commit is not None or part.producer_id in self.open:
             return True
         return len(self.open) < self._most and len(self._lasts) < MOST_UNSAVED
 
     def observe(self, part: InTransaction, base_offset: int) -> None:
-        """Take in a durable batch of a transaction."""
+        """Add a durable batch of a transaction."""
         producer = part.producer_id
         if part.commit is None:
             if self.open.setdefault(producer, base_offset) < self.first_open:
@@ -125,7 +126,7 @@ class Transactions:
             return
         first = self.open.pop(producer, None)
         if first is None:
-            return  # nothing of it is here, or is kept
+            return  # it has no batches here, or none is kept
         self.first_open = next(iter(self.open.values()), NEVER)
         if not part.commit:
             self._producers.append(producer)
@@ -135,10 +136,10 @@ class Transactions:
             self.full = len(self._lasts) >= self._spill_at
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
-        """The aborted transactions with batches in ``[start, end)``, or reaching over it, in the order of their ends:
-        of those in memory.
+        """Return the aborted transactions in memory with batches in ``[start, end)``, or reaching over it, in the order
+        of their ends.
 
-        Of what lies below the last stable offset all are known.
+        Below the last stable offset all are known.
         """
         found: list[Aborted] = []
         lasts, firsts, stables = self._lasts, self._firsts, self._stables
@@ -150,21 +151,22 @@ class Transactions:
         return found
 
     def reach(self, start: int, limit: int) -> int:
-        """How far, at most up to ``limit``, a read from ``start`` on, behind :attr:`persisted`, may go to meet at most
-        :data:`MOST_TOLD` aborted ranges that end in it; always above ``start`` if ``limit`` is."""
+        """Return how far a read from ``start`` on may go, at most up to ``limit``, to meet at most :data:`MOST_TOLD`
+        aborted ranges that end in it; always above ``start`` if ``limit`` is. ``start`` lies behind
+        :attr:`persisted`."""
         at = bisect_left(self._lasts, start) + MOST_TOLD - 1
         return min(limit, self._lasts[at] + 1) if at < len(self._lasts) else limit
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
     def surplus(self) -> Block | None:
-        """The next block to write, None if there is too little for one."""
+        """Return the next block to write, None if there is too little for one."""
         if len(self._lasts) < KEPT + IN_BLOCK:
             return None
         return Block(self._producers[:IN_BLOCK], self._firsts[:IN_BLOCK], self._lasts[:IN_BLOCK], self.blocks)
 
     def is_persisted(self, block: Block) -> None:
-        """``block`` is durable: memory lets go of what is in it."""
+        """Release the ranges of ``block``, which is durable."""
         self.persisted = block.lasts[-1]
         self.blocks = block.number + 1
         self.drop_before(self.persisted + 1)
@@ -172,13 +174,13 @@ class Transactions:
         self.full = len(self._lasts) >= self._spill_at
 
     def put_off(self) -> None:
-        """A block could not be written: the next attempt is due when there is one more."""
+        """Delay the next attempt, after a block could not be written, until there is one block more."""
         self._spill_at = len(self._lasts) + IN_BLOCK
         self.full = False
 
     def forget(self, markers: Collection[int]) -> None:
-        """Forget the aborted ranges that end with ``markers``, whose batches are all gone: none of them is left to be
-        taken for committed. Who is told of a range looks for its marker."""
+        """Forget the aborted ranges that end with ``markers``. All their batches are gone, so none can be taken for
+        committed. A reader that knows a range looks for its marker."""
         kept = bytearray(b"\1") * len(self._lasts)
         for marker in markers:
             at = bisect_left(self._lasts, marker)
@@ -200,7 +202,7 @@ class Transactions:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def capture(self) -> bytes:
-        """All of it, for :meth:`restore`."""
+        """Return everything as bytes, for :meth:`restore`."""
         columns = [array("q", self.open), array("q", self.open.values()), *self._columns()]
         counts = _COUNTS.pack(len(self.open), len(self._lasts))
         return b"".join([counts, *map(packed, columns), _BLOCKS.pack(self.persisted, self.blocks)])
@@ -208,8 +210,8 @@ class Transactions:
     def restore(self, data: bytes, *, stale: bool = False, former: bool = False) -> None:
         """Replace all state by a capture's.
 
-        ``stale``: what was written behind it is lost in part. Then what was open may have ended there; whose batches
-        are kept behind that, opens again by these. ``former``: the capture is of before blocks. Raises DecodeError.
+        ``stale``: some later batches are lost. Open transactions may have ended there; one whose later batches are kept
+        is opened again by them. ``former``: the capture is from before blocks. Raises DecodeError.
         """
         if len(data) < _COUNTS.size:
             raise DecodeError("snapshot of transactions is cut short")
@@ -231,7 +233,7 @@ class Transactions:
 
 
 def packed(column: array[int]) -> bytes:
-    """64 bits a number, the highest first."""
+    """Encode with 64 bits a number, big-endian."""
     if sys.byteorder == "little":
         column = column[:]
         column.byteswap()
@@ -239,7 +241,7 @@ def packed(column: array[int]) -> bytes:
 
 
 def unpacked(data: bytes) -> array[int]:
-    """The opposite of :func:`packed`."""
+    """Decode the result of :func:`packed`."""
     column = array("q", data)
     if sys.byteorder == "little":
         column.byteswap()
@@ -247,9 +249,9 @@ def unpacked(data: bytes) -> array[int]:
 
 
 def without_aborted(batches: Iterable[StoredBatch], aborted: Sequence[Aborted]) -> list[StoredBatch]:
-    """``batches`` of one read with gaps, batches without records, in the place of aborted ones.
+    """Return ``batches`` of one read, with gaps, batches without records, in the place of aborted ones.
 
-    ``aborted``: all transactions of the range read that were. Formats need not know of transactions to pass over gaps.
+    ``aborted``: all aborted transactions in the range read. Formats need not know of transactions to skip gaps.
     """
     if not aborted:
         return list(batches)
@@ -258,7 +260,7 @@ def without_aborted(batches: Iterable[StoredBatch], aborted: Sequence[Aborted]) 
 
 
 def by_producer(aborted: Sequence[Aborted]) -> dict[int, list[tuple[int, int]]]:
-    """(first offset, offset of the marker) of the aborted transactions of each producer, in order."""
+    """Return (first offset, offset of the marker) of each producer's aborted transactions, in order."""
     ranges: dict[int, list[tuple[int, int]]] = {}
     for one in aborted:
         ranges.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
@@ -269,20 +271,20 @@ def _is_aborted(batch: StoredBatch, ranges: Mapping[int, list[tuple[int, int]]])
     try:
         part = format_of(batch.flags).describe(batch.payload).transaction
     except BatchInvalid:
-        return False  # whoever reads it is told what is wrong with it
+        return False  # its readers get the error
     return part is not None and was_aborted(part.producer_id, batch.base_offset, ranges)
 
 
 def was_aborted(producer_id: int, base_offset: int, ranges: Mapping[int, list[tuple[int, int]]]) -> bool:
-    """Whether what a producer's transaction wrote at ``base_offset`` is part of one of ``ranges``."""
+    """Return whether a producer's transactional batch at ``base_offset`` is part of one of ``ranges``."""
     of_producer = ranges.get(producer_id, [])
-    # One producer's transactions do not overlap: of those in order, the first that ends here or later is the one.
+    # One producer's transactions do not overlap: the first, in order, that ends here or later is the one.
     at = bisect_left(of_producer, base_offset, key=lambda one: one[1])
     return at < len(of_producer) and of_producer[at][0] <= base_offset
 
 
 def is_marker(producer_id: int, base_offset: int, ranges: Mapping[int, list[tuple[int, int]]]) -> bool:
-    """Whether the marker at ``base_offset`` ends one of ``ranges``."""
+    """Return whether the marker at ``base_offset`` ends one of ``ranges``."""
     of_producer = ranges.get(producer_id, [])
     at = bisect_left(of_producer, base_offset, key=lambda one: one[1])
     return at < len(of_producer) and of_producer[at][1] == base_offset
