@@ -1,1 +1,1 @@
-"""Commands of ``anabranch``, one module each; loaded only when used."""
+"""Commands of ``anabranch``, one module each; imported only when used."""

@@ -1,5 +1,7 @@
-"""``anabranch accept-data-loss``: the way on for a node that does not start because stored data is damaged, or because
-what its cluster shares has gone back."""
+"""``anabranch accept-data-loss``: gives up lost data, so that a node can start.
+
+A node does not start when its stored data is damaged, or when its cluster's database or bucket has gone back.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,13 @@ if TYPE_CHECKING:
 def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool, yes: bool, as_json: bool) -> None:
     """Go on without data that is damaged, or that a cluster has lost, for good.
 
-    A node or a range server whose acknowledged data is damaged does not start (code 4). This tells what would be lost,
-    asks, and gives that up: the log ends before the damage, and what lies behind it is set aside. Take a copy of the
-    directory first, if there may be another way. What was given up is kept in accepted-losses.json beside the data.
+    A node or a range server whose acknowledged data is damaged does not start (code 4). This command shows what would
+    be lost, asks, and gives it up: the log ends before the damage, and the data behind it is set aside. Take a copy of
+    the directory first, if there may be another way. The losses are recorded in accepted-losses.json beside the data.
 
-    A node of a cluster does not start either where the database or the bucket has gone back. Give this the settings
-    that 'serve' has, with all nodes of the cluster stopped: they go on with both as they are, and give no number twice.
+    A node of a cluster does not start either when the database or the bucket has gone back to an older state. Stop all
+    nodes of the cluster, and give this command the settings that 'serve' has. The nodes then continue with both as they
+    are, and give no number twice.
     """
     from anabranch_kit.errors import StoreError
     from bridges.node.config import load
@@ -95,7 +98,10 @@ def _nothing(where: str, *, as_json: bool) -> None:
 
 
 def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> bool:
-    """Whether what the node's cluster shares has gone back, which was told, and accepted if that is wanted."""
+    """Report whether the cluster's shared data has gone back; accept the loss unless ``check`` or the user declines.
+
+    Return whether it has gone back.
+    """
     import asyncio
 
     from anabranch_kit.errors import StoreError

@@ -20,8 +20,8 @@ _FIELDS = ("resource", "pattern", "name", "principal", "host", "operation")
 def command() -> None:
     """Say who may do what.
 
-    Rules hold on nodes whose setting auth.rules is deny or allow. Users who may do everything are named by
-    auth.super_users.
+    Rules apply on nodes whose setting auth.rules is deny or allow. The setting auth.super_users names users who may do
+    everything.
     """
 
 
@@ -69,7 +69,7 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
 @node_option
 @json_option
 def list_rules(about: str | None, node: str, as_json: bool, **options: Any) -> None:
-    """Show rules, all or those that agree with the options."""
+    """Show all rules, or those that match the options."""
     given = _given(options) | ({} if about is None else {"about": about})
     _print(NodeClient(node, as_json=as_json).call("GET", f"/api/acls?{urlencode(given)}"), as_json)
 
@@ -80,7 +80,7 @@ def list_rules(about: str | None, node: str, as_json: bool, **options: Any) -> N
 @node_option
 @json_option
 def add(deny: bool, node: str, as_json: bool, **options: Any) -> None:
-    """Let somebody do something: --resource, --name, --principal and --operation say who may do what."""
+    """Add a rule: --resource, --name, --principal and --operation say who may do what."""
     body = _given(options) | {"allow": not deny}
     _print(NodeClient(node, as_json=as_json).call("POST", "/api/acls", body), as_json)
 
@@ -91,7 +91,7 @@ def add(deny: bool, node: str, as_json: bool, **options: Any) -> None:
 @node_option
 @json_option
 def remove(yes: bool, node: str, as_json: bool, **options: Any) -> None:
-    """Have the rules that agree with the options hold no longer; shows which those were."""
+    """Remove the rules that match the options, and show them."""
     client, given = NodeClient(node, as_json=as_json), _given(options)
     if not (yes or as_json):
         _print(client.call("GET", f"/api/acls?{urlencode(given)}"), as_json)

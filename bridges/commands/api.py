@@ -1,4 +1,4 @@
-"""``anabranch api``: any request of the JSON interface, for what no command of its own is for."""
+"""``anabranch api``: sends any request to the JSON interface, for requests without a command of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bridges.commands.common import NodeClient, fail, json_option, node_option, 
 def command(method: str, path: str, body: str | None, node: str, as_json: bool) -> None:
     """Send a request to the node's JSON interface and print the answer: anabranch api GET /api/history.
 
-    /api/openapi.json describes all of them.
+    /api/openapi.json describes all requests.
     """
     if not path.startswith("/"):
         fail(f"{path!r} does not begin with a slash", EXIT_USAGE, as_json=as_json)

@@ -44,15 +44,18 @@ _COMMANDS = {
     "doctor": "Say what is wrong with this installation, and what to do.",
     "version": "Print the version.",
 }
-"""Command names, each (with ``_`` for ``-``) a module in bridges/commands with a click command called ``command``."""
+"""Help by command name. Each name (with ``_`` for ``-``) is a module in bridges/commands with a click command
+``command``.
+"""
 
 ENTRY_POINTS = "anabranch.commands"
-"""The entry-point group of commands that come with other packages: each names a click command, in a module that imports
-little, since help shows what it is for."""
+"""The entry-point group of commands of other packages. Each entry names a click command, whose module should import
+little: help imports it.
+"""
 
 
 class _Lazy(click.Group):
-    """Imports a command's module when it is asked for: start-up of a node should not pay for the others."""
+    """A group that imports a command's module on use: the start of a node should not pay for the other commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS, *sorted({entry.name for entry in entry_points(ENTRY_POINTS)})]

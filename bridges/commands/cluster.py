@@ -16,7 +16,7 @@ _LOOK_S = 0.2
 
 @click.group("cluster")
 def command() -> None:
-    """Show the nodes of a cluster, and say what each of them is to own."""
+    """Show the nodes of a cluster, and decide what each of them owns."""
 
 
 def _print(found: dict[str, Any], as_json: bool) -> None:
@@ -49,7 +49,7 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
     for node_id, slots in sorted(found["pins"].items(), key=lambda item: int(item[0])):
         if int(node_id) not in there:
             click.echo(f"{_slots(slots)} pinned to node {node_id}, which is not there: others have them until it is")
-    for node_id in found.get("drained", ()):  # which nodes of an earlier version do not tell
+    for node_id in found.get("drained", ()):  # nodes of an earlier version do not send it
         if node_id not in there:
             click.echo(f"node {node_id} is drained, and not there")
     if found["moving"]:
@@ -57,7 +57,7 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
 
 
 def _version(one: dict[str, int]) -> str:
-    """What is said, and what is stored."""
+    """Return the version that a node speaks, and the version of what it stores."""
     return f"{one['says']}.{one['stores']}"
 
 
@@ -68,7 +68,7 @@ def _state(one: dict[str, Any]) -> str:
 
 
 def _slots(slots: list[int]) -> str:
-    """Their numbers, neighbours together: 1024 of them make one line."""
+    """Return the numbers of slots as text, neighbours as a range: 1024 slots fit into a line."""
     runs: list[list[int]] = []
     for slot in slots:
         if runs and runs[-1][-1] == slot - 1:
@@ -103,7 +103,7 @@ wait_option = click.option(
 
 
 def which_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What is moved."""
+    """Add the options that select slots."""
     for option in (
         click.option("--space", default=CONSUMERS, show_default=True, help="Whose name a group has."),
         click.option("--group", help="The slot of this group."),
@@ -138,7 +138,7 @@ def _which(
 @node_option
 @json_option
 def status(node: str, as_json: bool) -> None:
-    """Show all nodes, as the one that is asked sees them."""
+    """Show all nodes, as the asked node sees them."""
     _print(NodeClient(node, as_json=as_json).call("GET", "/api/cluster"), as_json)
 
 
@@ -151,8 +151,8 @@ def status(node: str, as_json: bool) -> None:
 def move(node_id: int, wait: float, node: str, as_json: bool, **which: Any) -> None:
     """Have node NODE own slots, those of a topic or of a group, and wait until it does.
 
-    All that lies in a slot moves with it. They are pinned: balance leaves them there, and a start of the node gets them
-    back, until they are unpinned. While the node is not there others have them.
+    Everything in a slot moves with it. The slots are pinned: balancing leaves them there, and the node gets them back
+    when it starts, until they are unpinned. While the node is down, other nodes own them.
     """
     client = NodeClient(node, as_json=as_json)
     told = _which(**which)
@@ -171,7 +171,7 @@ def move(node_id: int, wait: float, node: str, as_json: bool, **which: Any) -> N
 @node_option
 @json_option
 def unpin(node_id: int | None, everything: bool, node: str, as_json: bool, **which: Any) -> None:
-    """Let balance decide again who owns slots that were moved."""
+    """Let balancing decide again who owns slots that were moved."""
     told = _which(**which)
     if node_id is not None:
         told["node_id"] = node_id
@@ -186,9 +186,9 @@ def unpin(node_id: int | None, everything: bool, node: str, as_json: bool, **whi
 @node_option
 @json_option
 def drain(node_id: int, wait: float, node: str, as_json: bool) -> None:
-    """Have node NODE (its node.id) hand over all it owns, and wait until it has.
+    """Have node NODE (its node.id) hand over all slots that it owns, and wait until it has.
 
-    It goes on serving without owning anything, also after its next starts, until it is undrained.
+    The node serves without owning anything, also after a restart, until it is undrained.
     """
     client = NodeClient(node, as_json=as_json)
     found = client.call("POST", f"/api/cluster/nodes/{node_id}/drain")

@@ -1,4 +1,4 @@
-"""What commands share: output, errors, and talking to a node's console address."""
+"""Shared parts of commands: options, output, errors, and a client for a node's console address."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 NOTHING = "-"
-"""What tables have where there is nothing to tell."""
+"""A table's cell without a value."""
 DEFAULT_NODE = "http://127.0.0.1:8080"
 
 
 def json_option(function: F) -> F:
-    """``--json``: output for programs."""
+    """Add ``--json``: output for programs."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
 
 
 def node_option(function: F) -> F:
-    """``--node``: which node to talk to."""
+    """Add ``--node``: the node to talk to."""
     return click.option(
         "--node",
         envvar="ANABRANCH_NODE",
@@ -45,13 +45,13 @@ def node_option(function: F) -> F:
 
 
 def history_options(function: F) -> F:
-    """``--span`` beside what every command has that asks a node."""
+    """Add ``--span``, ``--node`` and ``--json``."""
     span = click.option("--span", type=click.Choice(["hour", "day"]), default="hour", show_default=True)
     return span(node_option(json_option(function)))
 
 
 def print_history(node: str, path: str, *, as_json: bool, **query: str) -> None:
-    """What a node remembers: a line for each step, a column for each thing of which there was something."""
+    """Print a history of the node: a line per step, a column per series that is not empty."""
     found = NodeClient(node, as_json=as_json).call("GET", f"{path}?{urlencode(query)}")
     if as_json:
         print_json(found)
@@ -80,7 +80,7 @@ def _series(name: str, value: Any) -> Iterator[tuple[str, list[float | None]]]:
 
 
 def listen_option(function: F) -> F:
-    """``--listen``: addresses of listeners; see :func:`node_flags`."""
+    """Add ``--listen``: addresses of listeners; see :func:`node_flags`."""
     return click.option(
         "--listen",
         multiple=True,
@@ -90,7 +90,7 @@ def listen_option(function: F) -> F:
 
 
 def node_flags(data: Path | None, sets: Iterable[str], listen: Iterable[str]) -> dict[str, str]:
-    """Return the settings that the options ``--data``, ``--set`` and ``--listen`` give, by key."""
+    """Return the settings given by the options ``--data``, ``--set`` and ``--listen``, by key."""
     flags = key_values(sets, "--set")
     flags.update({f"listen.{name}": address for name, address in key_values(listen, "--listen").items()})
     if data is not None:
@@ -99,13 +99,15 @@ def node_flags(data: Path | None, sets: Iterable[str], listen: Iterable[str]) ->
 
 
 def yes_option(function: F) -> F:
-    """``--yes``: see :func:`confirm`."""
+    """Add ``--yes``: see :func:`confirm`."""
     return click.option("--yes", is_flag=True, help="Do not ask.")(function)
 
 
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:
-    """Ask on the terminal before something that cannot be undone, unless ``yes``. Ends the command where there is no
-    terminal to ask on."""
+    """Ask on the terminal before something that cannot be undone, unless ``yes``.
+
+    Ends the command if there is no terminal.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
@@ -116,7 +118,7 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
 
 
 def service_options(function: F) -> F:
-    """Options of every command that runs a server: ``--set``, ``--config`` and ``--ready-file``."""
+    """Add the options of every command that runs a server: ``--set``, ``--config`` and ``--ready-file``."""
     for option in (
         click.option(
             "--ready-file",
@@ -136,12 +138,12 @@ def service_options(function: F) -> F:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """Print a JSON document on standard output."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
 def print_table(heads: list[str], rows: Iterable[Iterable[object]]) -> None:
-    """Columns aligned with spaces, readable for people and for awk."""
+    """Print columns aligned with spaces, readable for people and for awk."""
     lines = [heads, *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     for line in lines:
@@ -150,8 +152,10 @@ def print_table(heads: list[str], rows: Iterable[Iterable[object]]) -> None:
 
 
 def lag(group: dict[str, Any]) -> list[str]:
-    """The lag of a group in records, in seconds, and by how many records a second it grows. ``+`` says that there is
-    more: the ends of some partitions are not known; ``>=`` that it is at least so long."""
+    """Return the lag of a group in records, in seconds, and its growth in records per second.
+
+    ``+``: the lag is larger, because the ends of some partitions are unknown. ``>=``: the seconds are a lower bound.
+    """
     if group["lag"] is None:
         return [NOTHING] * 3
     seconds, trend = group.get("lag_seconds"), group.get("trend")
@@ -164,7 +168,7 @@ def lag(group: dict[str, Any]) -> list[str]:
 
 
 def shown(text: str | None) -> str:
-    """Text that clients chose, without what would move the cursor or break the table."""
+    """Return text that a client chose, with characters escaped that would move the cursor or break a table."""
     if not text:
         return NOTHING
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
@@ -173,13 +177,13 @@ def shown(text: str | None) -> str:
 def fail(message: str, code: int = EXIT_FAILED, *, as_json: bool = False, **extra: object) -> NoReturn:
     """End the command with a sentence on standard error."""
     text = json.dumps({"error": message, **extra}, ensure_ascii=False) if as_json else f"anabranch: {message}"
-    with suppress(OSError):  # the code must come through even when standard error goes to a disk that is full
+    with suppress(OSError):  # the exit code must be right even if standard error is a file on a full disk
         click.echo(text, err=True)
     raise SystemExit(code)
 
 
 def key_values(pairs: Iterable[str], option: str) -> dict[str, str]:
-    """``KEY=VALUE`` arguments as a dictionary."""
+    """Return ``KEY=VALUE`` arguments as a dictionary."""
     found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -190,10 +194,10 @@ def key_values(pairs: Iterable[str], option: str) -> dict[str, str]:
 
 
 class NodeClient:
-    """Requests to one node; every failure ends the command with a clear sentence."""
+    """A client of one node; every failure ends the command with a sentence."""
 
     def __init__(self, url: str, *, as_json: bool = False) -> None:
-        import http.client  # here, because 'serve' shares this module and has no use for it
+        import http.client  # imported here, because 'serve' uses this module but not these
         import ssl
         from urllib.parse import unquote
 
@@ -215,7 +219,7 @@ class NodeClient:
             self._login["Authorization"] = f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            # Trusts what the system does, or the file that SSL_CERT_FILE names.
+            # Trusts the system's authorities, or the file that SSL_CERT_FILE names.
             context = ssl.create_default_context()
             self._connection = http.client.HTTPSConnection(parts.hostname, port, context=context)
         else:
@@ -228,23 +232,23 @@ class NodeClient:
         return str(click.prompt(f"Password of {name}", hide_input=True, err=True))
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """The JSON answer to a request."""
+        """Return the JSON answer to a request."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         return self._answer(self._send(method, path, data, headers))
 
     def asked(self, path: str) -> Any:
-        """The JSON answer to a GET; None where it is refused."""
+        """Return the JSON answer to a GET, None if it is refused."""
         response = self._send("GET", path, None, {})
         content = response.read()
         return None if response.status >= 400 else json.loads(content)
 
     def upload(self, path: str, chunks: Iterator[bytes]) -> Any:
-        """The JSON answer to a streamed body."""
+        """Return the JSON answer to a request with a streamed body."""
         return self._answer(self._send("POST", path, chunks, {"Content-Type": "application/x-ndjson"}))
 
     def lines(self, path: str) -> Iterator[bytes]:
-        """Lines of a streamed answer."""
+        """Yield the lines of a streamed answer."""
         response = self._send("GET", path, None, {})
         if response.status >= 400:
             self._answer(response)
@@ -255,7 +259,7 @@ class NodeClient:
             self.unreachable(f"the node at {self._url} went away: {error}")
 
     def unreachable(self, message: str) -> NoReturn:
-        """No node answers, or no more."""
+        """End the command because no node answers, or it has stopped answering."""
         fail(message, EXIT_UNREACHABLE, as_json=self._as_json)
 
     def close(self) -> None:
@@ -268,7 +272,7 @@ class NodeClient:
             try:
                 self._connection.request(method, path, body, headers | self._login)
             except (BrokenPipeError, ConnectionResetError):
-                # The node answered before it had read everything: its answer says why.
+                # The node answered before it had read the whole body: the answer says why.
                 if self._connection.sock is None:
                     raise
             return self._connection.getresponse()
@@ -292,7 +296,7 @@ class NodeClient:
 
 
 def topic_path(topic: str, *parts: str, **query: object) -> str:
-    """The path of a topic in the node's interface."""
+    """Return the path of a topic in the node's HTTP interface."""
     path = "/".join(["/api/topics", quote(topic, safe=""), *parts])
     given = {key: value for key, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path

@@ -1,4 +1,4 @@
-"""``anabranch config``: what is set, and where."""
+"""``anabranch config``: shows the settings, and where each is set."""
 
 from __future__ import annotations
 

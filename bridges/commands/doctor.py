@@ -1,4 +1,4 @@
-"""``anabranch doctor``: what is wrong with an installation, in sentences, each with its remedy."""
+"""``anabranch doctor``: checks an installation, and reports each problem as a sentence with its remedy."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Look at this machine as a node with these settings would find it.
 
-    Says what is wrong, what could be better and what to do, and ends with code 1 if anything is wrong. Nothing is
-    changed: what is written to the disk for trying it is removed again. Give it the settings that 'serve' is given.
+    Says what is wrong, what could be better and what to do, and ends with code 1 if anything is wrong. Changes nothing:
+    files written for a test are removed again. Give it the settings that 'serve' is given.
     """
     from bridges.node.config import load
     from bridges.node.finding import warning
@@ -59,7 +59,7 @@ def command(
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    """Everything that is looked at."""
+    """Run all checks."""
     from bridges.checkup import clock, contents, database, doors, machine, objects, storage
 
     now_s = clock.now_s()

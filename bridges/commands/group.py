@@ -28,7 +28,7 @@ from bridges.commands.common import (
 
 
 class _Groups(click.Group):
-    """Lets the words ``list`` and ``describe`` be left out."""
+    """A group in which the words ``list`` and ``describe`` may be left out."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         place = self._first_word(args)
@@ -42,7 +42,7 @@ class _Groups(click.Group):
         return super().parse_args(ctx, args)
 
     def _first_word(self, args: list[str]) -> int | None:
-        """Index of the first argument that is no option and no option's value."""
+        """Return the index of the first argument that is neither an option nor an option's value."""
         valued = {
             name
             for command in self.commands.values()
@@ -135,7 +135,7 @@ def describe(group: str, space: str, node: str, as_json: bool) -> None:
 @click.option("--space", default=CONSUMERS, show_default=True, help="As of describe.")
 @history_options
 def history(group: str, space: str, span: str, node: str, as_json: bool) -> None:
-    """Show how far behind a group was lately, in records and seconds, and in which partitions."""
+    """Show the recent lag of a group, in records and seconds, and of its partitions."""
     print_history(node, f"/api/groups/{quote(group, safe='')}/history", as_json=as_json, span=span, space=space)
 
 
@@ -235,7 +235,7 @@ def _print_members(members: list[dict[str, Any]]) -> None:
     columns = [("CONSUMER-ID", "member_id")]
     columns += [("GROUP-INSTANCE-ID", "instance_id")] if any(one["instance_id"] is not None for one in members) else []
     columns += [("HOST", "host"), ("CLIENT-ID", "client_id")]
-    # What not every protocol tells, or every client.
+    # Columns that not every protocol or client has.
     columns += [
         (head, key) for head, key in (("SOFTWARE", "software"), ("USER", "user")) if any(one[key] for one in members)
     ]
@@ -257,7 +257,7 @@ def _fronts(group: dict[str, Any]) -> str:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """``0-3,7`` for sorted numbers."""
+    """Return numbers as sorted ranges, such as ``0-3,7``."""
     every = sorted(set(numbers))
     starts = every[:1] + [after for before, after in pairwise(every) if after != before + 1]
     ends = [before for before, after in pairwise(every) if after != before + 1] + every[-1:]

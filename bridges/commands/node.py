@@ -22,14 +22,14 @@ from bridges.commands.common import (
 
 @click.group("node")
 def command() -> None:
-    """Ask a node that runs how it is, what it promises, and whom it knows."""
+    """Ask a running node how it is, what it promises, and which users it knows."""
 
 
 @command.command("status")
 @node_option
 @json_option
 def status(node: str, as_json: bool) -> None:
-    """Show who the node is, where it listens and what each protocol has done."""
+    """Show the node's identity, its addresses, and the work of each protocol."""
     found = NodeClient(node, as_json=as_json).call("GET", "/api/status")
     if as_json:
         print_json(found)
@@ -60,7 +60,7 @@ def status(node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def health(node: str, as_json: bool) -> None:
-    """Say whether the node can do its work and takes clients; code 1 if not."""
+    """Say whether the node can do its work and accepts clients; code 1 if not."""
     client = NodeClient(node, as_json=as_json)
     told = client.call("GET", "/healthz") | client.call("GET", "/readyz")
     if as_json:
@@ -73,7 +73,7 @@ def health(node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def promises(node: str, as_json: bool) -> None:
-    """Show what the node does not promise as it is set up."""
+    """Show what the node does not promise with its settings."""
     found = NodeClient(node, as_json=as_json).call("GET", "/api/promises")
     if as_json:
         print_json(found)
@@ -129,5 +129,5 @@ def _seconds(job: dict[str, Any]) -> str:
 @command.command("history")
 @history_options
 def history(span: str, node: str, as_json: bool) -> None:
-    """Show what went through the node lately: processor, memory, and what each protocol took and gave."""
+    """Show the node's recent processor time, memory, and the traffic of each protocol."""
     print_history(node, "/api/history", as_json=as_json, span=span)

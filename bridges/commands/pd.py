@@ -1,4 +1,4 @@
-"""``anabranch pd``: a placement driver in a process of its own."""
+"""``anabranch pd``: runs a placement driver in a process of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Run a placement driver: it knows which range servers keep which streams.
 
-    Range servers ('anabranch range-server') report to it, nodes with sbp.mode=external ask it.
+    Range servers ('anabranch range-server') report to it; nodes with sbp.mode=external ask it.
     """
     flags = {**key_values(sets, "--set"), "data_dir": str(data)}
     if listen is not None:

@@ -1,4 +1,4 @@
-"""A server in a process of its own: signals, draining, exit codes. What every such command shares."""
+"""The frame of every command that runs a server in its own process: signals, draining, exit codes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class Service(Protocol):
-    """What runs in the process. ``failure``: why it cannot go on, if so."""
+    """A server that runs in the process. ``failure``: why it cannot go on, None if it can."""
 
     @property
     def failure(self) -> str | None: ...
 
     async def start(self, ready_file: Path | None = None) -> None:
-        """Serve, and write the ready file. Cancelled when the process is told to stop meanwhile."""
+        """Serve, and write the ready file. Cancelled if the process is asked to stop meanwhile."""
         ...
 
     async def stop(self) -> None:
-        """Finish what is under way, and stop."""
+        """Finish requests in progress, and stop."""
         ...
 
     def hurry(self) -> None:
-        """Have a stop that is under way give up waiting."""
+        """Have a stop in progress wait no longer for requests."""
         ...
 
 
@@ -50,9 +50,11 @@ def run(
     ready: Path | None,
     several: Callable[[Settings, Path | None], None] | None = None,
 ) -> None:
-    """Run what ``make`` makes of the settings until SIGTERM or SIGINT; ends the process with an exit code if that is
-    not 0. ``make`` also gets what is to be called, with a sentence, when the service cannot go on. Settings that ask
-    for several processes are left to ``several``."""
+    """Load the settings, and run the service that ``make`` makes of them until SIGTERM or SIGINT.
+
+    Ends the process with an exit code if that is not 0. ``make`` also gets a callback, to be called with a sentence
+    when the service cannot go on. Settings with several workers are passed to ``several``.
+    """
     prepare()
     from bridges.node.config import load
     from bridges.node.sections import SettingsError
@@ -71,15 +73,17 @@ def run(
 
 
 def prepare() -> None:
-    """What holds for a process that is to serve, before it does anything else."""
-    # Nothing made while starting is garbage worth looking for; the collector is switched on once everything serves.
+    """Set up the interpreter of a process that is to serve; call it first."""
+    # Starting creates no garbage worth collecting; the collector is enabled once everything serves.
     gc.disable()
     keep_buffers()
     interpreter.share()
 
 
 def tell(settings: Settings, worker: int | None = None) -> Settings:
-    """Have the process log as it is set, as which of several workers it is; the settings as they fit the system."""
+    """Configure logging, with the worker's number if there are several; return the settings adapted to the system's
+    limits.
+    """
     import structlog
 
     from bridges.node import descriptors
@@ -102,7 +106,10 @@ def serve(
     worker: int | None = None,
     turns: Callable[[], object] = lambda: None,
 ) -> None:
-    """See :func:`run`. ``turns`` is called on a thread, again and again while the event loop turns."""
+    """Run a service, as :func:`run` does with loaded settings.
+
+    A thread calls ``turns`` repeatedly while the event loop turns.
+    """
     from anabranch_kit.errors import StoreError
     from anabranch_kit.run.cycle import CycleLoop
     from bridges.node.log_limit import tell_left_out
@@ -124,13 +131,13 @@ def serve(
 
 
 def reload_on_hangup(settings: Settings, reload: Callable[[], None]) -> None:
-    """Have SIGHUP read certificates again where there are any. To be called on the event loop."""
-    if settings.tls or settings.sbp.tls:  # otherwise the signal ends a process, as the terminal that is closed expects
+    """Have SIGHUP reload certificates, if any are set. To be called on the event loop."""
+    if settings.tls or settings.sbp.tls:  # otherwise the signal ends the process, as a closed terminal expects
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 async def _telling_of_gaps(work: Coroutine[Any, Any, str | None]) -> str | None:
-    """Do ``work``, and tell meanwhile how many log lines were left out."""
+    """Await ``work``, and meanwhile log how many repeated log lines were left out."""
     from bridges.node.log_limit import PERIOD_SECONDS, tell_left_out
 
     async def tell() -> None:
@@ -147,7 +154,7 @@ async def _telling_of_gaps(work: Coroutine[Any, Any, str | None]) -> str | None:
 
 @asynccontextmanager
 async def _watched(seconds: float, turns: Callable[[], object]) -> AsyncGenerator[None, None]:
-    """Have the process end if its event loop stands still for ``seconds`` meanwhile; 0: it may."""
+    """End the process if its event loop stands still for ``seconds`` while inside; 0: never."""
     from anabranch_kit.run.watchdog import Watchdog
 
     async def turn() -> None:
@@ -179,7 +186,7 @@ async def _until_stopped(
     failed: list[str] = []
 
     def asked() -> None:
-        # A second signal says that waiting for requests in flight takes too long.
+        # A second signal means: do not wait for requests in flight.
         (urgent if stop.is_set() else stop).set()
 
     def give_up(reason: str) -> None:
@@ -193,12 +200,13 @@ async def _until_stopped(
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        starting.cancel()  # it stops again what it has started
+        starting.cancel()  # a cancelled start stops what it has started
         await asyncio.wait({starting})
         return failed[0] if failed else None
     starting.result()
     collect_seldom()
-    # Starting and stopping may well be at the disk for long; whoever waits for them has patience of their own.
+    # Starting and stopping may block on the disk for long, so the watchdog runs only between them. A supervisor has its
+    # own patience for both.
     async with watched():
         await stopping
     draining = asyncio.ensure_future(service.stop())

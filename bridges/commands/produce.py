@@ -1,4 +1,4 @@
-"""``anabranch produce``: append lines of standard input or of a file."""
+"""``anabranch produce``: appends the lines of standard input or of a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bridges.commands.common import NodeClient, json_option, node_option, print_
 
 _BLOCK = 256 * 1024
 _QUIET_S = 15.0
-"""A body of which nothing comes for longer than ``limits.http_request_ms`` is given up by the node."""
+"""Seconds between signs of life: the node gives up a body without data for ``limits.http_request_ms``."""
 
 
 @click.command("produce")
@@ -39,7 +39,7 @@ def command(
 ) -> None:
     """Append every line of FILE (default: standard input) to TOPIC as a record.
 
-    Returns when all of them are durable.
+    Returns when all records are durable.
     """
     if as_records and (key_separator is not None or partition is not None):
         raise click.UsageError("--records lines carry their own key and partition")
@@ -60,7 +60,7 @@ def command(
 
 
 def _blocks(source: BinaryIO | BufferedReader) -> Iterator[bytes]:
-    """What is there, as soon as it is there: somebody may be typing. Nothing, for each while in which nothing is."""
+    """Yield the input as soon as it arrives, since a user may be typing; an empty block after each quiet interval."""
     assert isinstance(source, BufferedReader)
     while True:
         while not select([source], [], [], _QUIET_S)[0]:
@@ -74,7 +74,7 @@ def _blocks(source: BinaryIO | BufferedReader) -> Iterator[bytes]:
 def _bodies(
     blocks: Iterator[bytes], as_records: bool, key_separator: str | None, partition: int | None
 ) -> Iterator[bytes]:
-    """For every block the JSON lines of the input lines that end in it; an empty one for a block of nothing."""
+    """Yield, per block, the JSON of the lines that end in it; an empty line for an empty block."""
     separator = None if key_separator is None else key_separator.encode()
 
     def convert(line: bytes) -> bytes:

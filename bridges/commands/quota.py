@@ -19,7 +19,7 @@ def command() -> None:
     """Say how much users and clients may do.
 
     Quotas are producer_byte_rate and consumer_byte_rate (bytes a second), request_percentage (of the event loop),
-    controller_mutation_rate (partitions made and deleted a second) and, of addresses, connection_creation_rate (a
+    controller_mutation_rate (partitions created and deleted a second) and, of addresses, connection_creation_rate (a
     second).
     """
 
@@ -68,7 +68,7 @@ def list_quotas(node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def set_quotas(quotas: tuple[str, ...], node: str, as_json: bool, **options: Any) -> None:
-    """Have somebody do no more than that, as --user alice producer_byte_rate=1000000."""
+    """Set quotas, as in --user alice producer_byte_rate=1000000."""
     values: dict[str, float] = {}
     for one in quotas:
         key, _, value = one.partition("=")
@@ -86,6 +86,6 @@ def set_quotas(quotas: tuple[str, ...], node: str, as_json: bool, **options: Any
 @node_option
 @json_option
 def remove(quotas: tuple[str, ...], node: str, as_json: bool, **options: Any) -> None:
-    """Have quotas of somebody hold no longer, all of his or those named; shows which are left."""
+    """Remove the named quotas of a user, client or address, or all of them; show which are left."""
     body = {"entity": _entity(options), "keys": list(quotas)}
     _print(NodeClient(node, as_json=as_json).call("POST", "/api/quotas/remove", body), as_json)

@@ -1,4 +1,4 @@
-"""``anabranch range-server``: a range server in a process of its own."""
+"""``anabranch range-server``: runs a range server in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``anabranch serve``: run a node until it is told to stop."""
+"""``anabranch serve``: runs a node until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Run a node.
 
-    Without options everything is served on this machine's loopback address with data in ./anabranch-data.
+    Without options it listens on this machine's loopback address only, and keeps its data in ./anabranch-data.
     """
     flags = node_flags(data, sets, listen)
     if workers is not None:
@@ -47,7 +47,7 @@ def command(
         return node
 
     def several(settings: Settings, ready: Path | None) -> None:
-        from bridges.commands.workers import Workers  # where there are some
+        from bridges.commands.workers import Workers  # imported only with several workers
 
         Workers(settings, ready).run()
 

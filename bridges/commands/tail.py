@@ -1,4 +1,4 @@
-"""``anabranch tail``: print records of a topic."""
+"""``anabranch tail``: prints records of a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``anabranch top``: what a node does, or the nodes of a cluster, refreshed in place."""
+"""``anabranch top``: shows the activity of a node or of a cluster, refreshed in place."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 @node_option
 @json_option
 def command(interval: float, once: bool, alone: bool, node: str, as_json: bool) -> None:
-    """Show what a node does, with all nodes of its cluster and all workers: rates of protocols and topics, who falls
-    behind, memory, stalls. Ctrl-C ends it."""
+    """Show what a node does, with all nodes of its cluster and all workers: rates of protocols and topics, groups that
+    fall behind, memory, stalls. Ctrl-C ends it.
+    """
     from msgspec import to_builtins
     from rich.console import Console
 
@@ -36,7 +37,7 @@ def command(interval: float, once: bool, alone: bool, node: str, as_json: bool) 
     if once or as_json or not sys.stdout.isatty():
         time.sleep(interval)
         seen = look.next()
-        assert seen is not None  # the second
+        assert seen is not None  # the second call
         if as_json:
             print_json(to_builtins(seen))
         else:
@@ -53,14 +54,16 @@ class _Gone(Exception):
 
 
 class _Patient(NodeClient):
-    """For whom a node that does not answer is nothing to end for."""
+    """A client that raises an error instead of ending the command when a node does not answer."""
 
     def unreachable(self, message: str) -> NoReturn:
         raise _Gone(message)
 
 
 class _Looks:
-    """Looks at a node, and at the others of its cluster; each tells what was done since the one before."""
+    """Scrapes a node, and the others of its cluster, repeatedly; each call returns the activity since the one
+    before.
+    """
 
     def __init__(self, node: str, client: type[NodeClient], *, alone: bool, as_json: bool = False) -> None:
         self.client = client
@@ -71,7 +74,7 @@ class _Looks:
         self._known: dict[str, str] = {}
 
     def next(self) -> Figures | None:
-        """What was done since the last look; None of the first."""
+        """Return the activity since the last call, None at the first."""
         from bridges.commands.top_figures import all_figures, figures
 
         others = {} if self._alone else self._others()
@@ -89,13 +92,13 @@ class _Looks:
         return all_figures(before, now, unheard) if others else figures(before[""], now[""])
 
     def _others(self) -> dict[str, str]:
-        """Where all nodes of the cluster answer, by what they are called, if there are several."""
+        """Return the console addresses of all nodes of the cluster by name; empty for a single node."""
         client = self.client(self._node, as_json=self._as_json)
         try:
             told = client.asked("/api/cluster")
         except _Gone:
             if self._known:
-                return self._known  # it may be the only one that is gone
+                return self._known  # the other nodes may still answer
             raise
         finally:
             client.close()

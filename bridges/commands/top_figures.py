@@ -1,4 +1,4 @@
-"""What a node does a second, from two scrapes of its metrics (docs/operations.md)."""
+"""Rates of a node's activity, computed from two scrapes of its metrics (docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HELD = "anabranch_connections_memory_bytes"
 
 
 class Flow(Struct):
-    """What goes in and out: totals in a scrape, per second in :class:`Figures`."""
+    """Traffic in and out: totals in a scrape, per second in :class:`Figures`."""
 
     records_in: float = 0
     bytes_in: float = 0
@@ -35,8 +35,9 @@ class Flow(Struct):
     bytes_out: float = 0
 
     def less(self, before: Flow, seconds: float) -> Flow:
-        """What was added since ``before``, a second. What began anew, as a node that was started again, counts from
-        nothing."""
+        """Return the traffic per second since ``before``. A counter that has restarted, with its node, counts
+        from 0.
+        """
         now, then = self, before
         return Flow(
             _rate(now.records_in, then.records_in, seconds),
@@ -47,7 +48,7 @@ class Flow(Struct):
 
 
 class Scrape(Struct):
-    """What one scrape says, summed up. ``at`` is when, seconds of a monotonic clock."""
+    """The sums of one scrape. ``at`` is its time in seconds of a monotonic clock."""
 
     at: float
     fronts: dict[str, Flow] = field(default_factory=lambda: defaultdict(Flow))
@@ -58,18 +59,18 @@ class Scrape(Struct):
     errors: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     connections: dict[str, float] = field(default_factory=dict)
     stalls: dict[float, float] = field(default_factory=dict)
-    """How many beats came at most so many seconds late."""
+    """Number of beats that were at most this many seconds late."""
     held: float = 0
     single: dict[str, float] = field(default_factory=dict)
     """Samples without labels, by name."""
 
     def value(self, name: str) -> float:
-        """A sample without labels; 0 where the node does not tell it."""
+        """Return a sample without labels, 0 if the node does not have it."""
         return self.single.get(name, 0.0)
 
 
 class Protocol(Struct, frozen=True):
-    """A front; all but ``connections`` a second."""
+    """A row of a front; all fields but ``connections`` are per second."""
 
     name: str
     connections: int
@@ -84,7 +85,9 @@ class Topic(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """``lag`` in records over all partitions, ``late`` in seconds; ``trend``: records a second by which it grows."""
+    """A row of a group. ``lag``: records over all partitions; ``late``: seconds; ``trend``: growth in records per
+    second.
+    """
 
     name: str
     lag: int
@@ -93,7 +96,7 @@ class Group(Struct, frozen=True):
 
 
 class Member(Struct, frozen=True):
-    """A node of a cluster, or a worker; all but ``connections`` and ``resident_bytes`` a second."""
+    """A row of a node of a cluster, or of a worker; all but ``connections`` and ``resident_bytes`` are per second."""
 
     name: str
     connections: int
@@ -104,8 +107,11 @@ class Member(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True):
-    """What a node does, or a cluster together. ``stall_s``: the longest of the last interval is at most this late, 0
-    for none to speak of; ``flush_s``: how long a flush took, on average; ``cpu``: of one core, 1.0 being all of it."""
+    """The activity of a node, or of a whole cluster.
+
+    ``stall_s``: upper bound of the last interval's longest stall, 0 for none worth mentioning. ``flush_s``: mean
+    duration of a flush. ``cpu``: fraction of one core.
+    """
 
     seconds: float
     protocols: list[Protocol]
@@ -127,18 +133,18 @@ class Figures(Struct, frozen=True):
     is_full: bool
     denials: float
     nodes: list[Member] = []
-    """Each of a cluster, or of workers."""
+    """The rows of a cluster's nodes, or of workers."""
     unheard: int = 0
-    """Nodes of it that did not answer."""
+    """Number of nodes that did not answer."""
 
 
 _SAME = frozenset({"anabranch_topics", "anabranch_partitions", "anabranch_groups", "anabranch_store_disk_full"})
-"""Samples that all nodes of a cluster tell of the same things."""
+"""Samples that have the same meaning on all nodes of a cluster, so that they are not added."""
 _FREE = "anabranch_store_disk_free"
 
 
 def together(scrapes: Mapping[str, Scrape]) -> Scrape:
-    """What several nodes say, as if it were one."""
+    """Return the sum of several nodes' scrapes."""
     found = Scrape(max(one.at for one in scrapes.values()))
     for one in scrapes.values():
         for mine, theirs in ((found.fronts, one.fronts), (found.topics, one.topics)):
@@ -167,7 +173,7 @@ def _add_up(sums: dict[_Key, float], more: Mapping[_Key, float]) -> None:
 
 
 def all_figures(before: Mapping[str, Scrape], now: Mapping[str, Scrape], unheard: int) -> Figures:
-    """Of the nodes of a cluster, by what they are called: of those that answered both times, one at least."""
+    """Return the figures of a cluster, from scrapes by node name. At least one node must have answered both times."""
     both = [name for name in now if name in before]
     whole = figures(together({name: before[name] for name in both}), together({name: now[name] for name in both}))
     members = []
@@ -183,9 +189,9 @@ def all_figures(before: Mapping[str, Scrape], now: Mapping[str, Scrape], unheard
 
 
 def scrape(lines: Iterable[str], at: float) -> Scrape:
-    """Of the lines of ``/metrics``. Raises ValueError for what is none."""
+    """Parse the lines of ``/metrics``. Raises ValueError if they are malformed."""
     found = Scrape(at)
-    # All that the parser asks of a file is its lines.
+    # The parser only iterates over the lines of the file.
     for family in text_fd_to_metric_families(cast("TextIO", iter(lines))):
         for sample in family.samples:
             _add(found, sample.name, sample.labels, sample.value)
@@ -219,7 +225,7 @@ def _add(found: Scrape, name: str, labels: Mapping[str, str], value: float) -> N
 
 
 def figures(before: Scrape, now: Scrape) -> Figures:
-    """What was done between two scrapes. Topics and groups are all there, the busiest and those most behind first."""
+    """Return the activity between two scrapes, with all topics by traffic and all groups by lag, the highest first."""
     seconds = max(now.at - before.at, 1e-9)
 
     def grew(name: str) -> float:
@@ -276,7 +282,7 @@ def _rate(now: float, then: float, seconds: float) -> float:
 
 
 def _longest(before: Mapping[float, float], now: Mapping[float, float]) -> float:
-    """The bound of the last bucket that has something new, of cumulative ones; 0 if that is the first."""
+    """Return the bound of the last cumulative bucket with a new count, 0 if that is the first bucket."""
     bounds = sorted(now)
     below = 0.0
     longest = 0.0

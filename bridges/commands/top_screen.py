@@ -1,4 +1,4 @@
-"""What ``anabranch top`` shows."""
+"""The screen of ``anabranch top``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bridges.commands.common import shown
 from bridges.commands.top_figures import Figures, Flow
 
 _LATE_S = 0.1
-"""A stall that users notice."""
+"""Seconds of a stall that users notice."""
 _FLOW = ("IN rec/s", "IN B/s", "OUT rec/s", "OUT B/s")
 _HEAD_LINES = 10
 """Lines that are not topics or groups: the summary, and heads and blank lines of tables."""
 
 
 def screen(seen: Figures, node: str, lines: int) -> RenderableType:
-    """Everything, in about ``lines`` lines."""
+    """Return all figures, in about ``lines`` lines."""
     nodes = len(seen.nodes) + 2 if seen.nodes else 0
     room = max(2, lines - _HEAD_LINES - len(seen.protocols) - nodes)
     topics = min(len(seen.topics), max(1, room - min(len(seen.groups), room // 3)))
@@ -112,7 +112,7 @@ def _more(number: int) -> str:
 
 
 def caught_up(lag: float, trend: float) -> str:
-    """How long ``lag`` records take at ``trend`` records a second, in a form for people."""
+    """Return how long a lag of ``lag`` records lasts at a growth of ``trend`` records per second, as text."""
     if not lag:
         return "now"
     if trend >= 0:
@@ -121,7 +121,7 @@ def caught_up(lag: float, trend: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``90`` is ``1.5m``."""
+    """Return seconds as text: ``90`` is ``1.5m``."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f}{unit}"
@@ -129,12 +129,12 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """``1234567`` is ``1.23M``."""
+    """Return a number as text: ``1234567`` is ``1.23M``."""
     return _short(number, 1000, ("", "k", "M", "G", "T"))
 
 
 def size(number: float) -> str:
-    """Bytes: ``1048576`` is ``1.00 MiB``."""
+    """Return bytes as text: ``1048576`` is ``1.00 MiB``."""
     return _short(number, 1024, (" B", " KiB", " MiB", " GiB", " TiB"))
 
 

@@ -31,7 +31,7 @@ from bridges.commands.common import (
 
 @click.group("topic")
 def command() -> None:
-    """List, create, describe, alter and delete topics; pass over what cannot be read."""
+    """List, create, describe, alter and delete topics; skip batches that cannot be read."""
 
 
 @command.command("list")
@@ -107,7 +107,7 @@ def describe(topic: str, everything: bool, node: str, as_json: bool) -> None:
 
 
 def _compaction(view: Mapping[str, Any]) -> str:
-    """How far a partition is compacted, in a line."""
+    """Return the state of a partition's compaction, in a line."""
     told = f"{view['state']}, up to offset {view['clean_offset']}, {view['dirty_bytes']} bytes are new"
     if view["passed_ms"]:
         passed = datetime.fromtimestamp(view["passed_ms"] / 1000, UTC)
@@ -120,7 +120,7 @@ def _compaction(view: Mapping[str, Any]) -> str:
 @node_option
 @json_option
 def groups(topic: str, node: str, as_json: bool) -> None:
-    """Show the groups that read a topic, and how far behind each is in it."""
+    """Show the groups that read a topic, with their lag in it."""
     found = NodeClient(node, as_json=as_json).call("GET", topic_path(topic, "groups"))["groups"]
     if as_json:
         print_json(found)
@@ -143,7 +143,7 @@ def groups(topic: str, node: str, as_json: bool) -> None:
 @click.argument("topic")
 @history_options
 def history(topic: str, span: str, node: str, as_json: bool) -> None:
-    """Show what went into a topic and out of it lately, through which protocol, and who fell behind."""
+    """Show a topic's recent traffic in and out, by protocol, and the groups that fell behind."""
     print_history(node, topic_path(topic, "history"), as_json=as_json, span=span)
 
 
@@ -154,7 +154,7 @@ def history(topic: str, span: str, node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def record(topic: str, offset: int, partition: int, node: str, as_json: bool) -> None:
-    """Show one record as it is stored, and as the readers of each protocol get it."""
+    """Show one record as stored, and as the readers of each protocol get it."""
     path = topic_path(topic, "partitions", str(partition), "records", str(offset))
     found = NodeClient(node, as_json=as_json).call("GET", path)
     if as_json:
@@ -213,7 +213,7 @@ def delete(topic: str, yes: bool, node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def skip(topic: str, offset: int, partition: int, force: bool, yes: bool, node: str, as_json: bool) -> None:
-    """Have readers pass over the batch at OFFSET that cannot be read, for good."""
+    """Have readers skip the batch at OFFSET, which cannot be read, for good."""
     confirm(f"Give up the batch at offset {offset} of {topic}-{partition}?", yes=yes, as_json=as_json)
     path = topic_path(topic, "partitions", str(partition), "skip")
     done = NodeClient(node, as_json=as_json).call("POST", path, {"offset": offset, "force": force})

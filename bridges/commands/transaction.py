@@ -27,7 +27,7 @@ from bridges.node.quantities import parse_duration
 
 @click.group("transaction")
 def command() -> None:
-    """List the transactions of producers, and end those that nobody ends any more."""
+    """List the transactions of producers, and end those without a coordinator."""
 
 
 @command.command("list")
@@ -95,8 +95,9 @@ def _seconds(ms: int) -> str:
 @node_option
 @json_option
 def find_hanging(topic: str | None, partition: int, node: str, as_json: bool) -> None:
-    """Show a partition's open transactions: readers of committed data wait for the first. Without TOPIC those of all
-    partitions of the node that nobody coordinates."""
+    """Show a partition's open transactions: readers of committed data wait for the first one. Without TOPIC, show those
+    of all partitions of the node that have no coordinator.
+    """
     if topic is None:
         _find_all(node, as_json)
         return
@@ -123,7 +124,9 @@ def _find_all(node: str, as_json: bool) -> None:
 
 
 def _known(transaction: dict[str, Any] | None) -> list[str]:
-    """A producer that no front knows has no coordinator any more, or is of a protocol without transactional ids."""
+    """Return the cells of a transaction. A producer unknown to all fronts has no coordinator, or no
+    transactional id.
+    """
     if transaction is None:
         return [NOTHING] * 3
     return [shown(transaction["transactional_id"]), transaction["state"], _open_for(transaction)]
@@ -142,8 +145,9 @@ _partition = click.option(
 @node_option
 @json_option
 def abort(name: str, producer: int | None, partition: int, yes: bool, node: str, as_json: bool) -> None:
-    """Abort the open transaction of a transactional id, everywhere: what it wrote is never shown, and its producer is
-    fenced. With TOPIC and PRODUCER (an id): of that partition alone, for transactions that nobody coordinates."""
+    """Abort the open transaction of a transactional id, everywhere: its records are never shown, and its producer is
+    fenced. With TOPIC and PRODUCER (an id): in that partition only, for transactions without a coordinator.
+    """
     if producer is not None:
         _end(name, producer, partition, yes, node, commit=False, as_json=as_json)
         return
@@ -179,8 +183,9 @@ def commit(topic: str, producer: int, partition: int, yes: bool, node: str, as_j
 @node_option
 @json_option
 def forget(name: str, prefix: bool, idle_for: str, yes: bool, node: str, as_json: bool) -> None:
-    """Forget transactional ids that nobody uses any more. Those of which something is open stay; a producer that still
-    runs has to begin anew."""
+    """Forget transactional ids that are not used any more. Ids with an open transaction stay; a producer that still
+    runs has to begin anew.
+    """
     try:
         idle_ms = parse_duration(idle_for)
     except ValueError as error:

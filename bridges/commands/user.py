@@ -1,4 +1,4 @@
-"""``anabranch user``: add, remove, list, passwd. Works on the file of users, whether or not a node runs."""
+"""``anabranch user``: add, remove, list, passwd. Edits the file of users, whether or not a node runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ F = TypeVar("F", bound=Callable[..., object])
 def command() -> None:
     """Add, remove and list users, and change passwords.
 
-    Users are kept in a file in the data directory (setting auth.users_file). A node that runs sees changes within a
-    second. A password is asked for on a terminal; otherwise it is the first line of standard input.
+    Users are kept in a file in the data directory (setting auth.users_file). A running node sees changes within a
+    second. On a terminal, the command asks for the password; otherwise the password is the first line of standard
+    input.
     """
 
 
@@ -150,7 +151,7 @@ def _user(name: str, mechanisms: list[str], as_json: bool) -> User:
 def _password(name: str) -> str:
     if sys.stdin.isatty():
         return str(click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True))
-    # Of bytes that are no UTF-8 nothing is guessed: no client could send them.
+    # Refuse bytes that are not UTF-8: no client could send them.
     line = sys.stdin.buffer.readline()
     try:
         return line.decode().rstrip("\r\n")

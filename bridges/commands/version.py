@@ -1,4 +1,4 @@
-"""``anabranch version``."""
+"""``anabranch version``: prints the version."""
 
 from __future__ import annotations
 

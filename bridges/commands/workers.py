@@ -1,8 +1,8 @@
-"""Several processes that serve one node's data together, and the parent that starts, watches and ends them.
+"""Several worker processes that serve one node's data together, and the parent that starts, watches and ends them.
 
-The parent serves nobody and opens no file of the node but the lock of its data directory, which its children inherit:
-as long as one of them lives, nobody else gets it. They are forked, so a worker that has ended is there again without
-loading anything, and they end when the parent does, however that comes.
+The parent serves no clients and opens no file of the node except the lock of its data directory. Its children inherit
+the lock: as long as one of them lives, no other node can take the directory. The children are forked, so an ended
+worker is replaced without loading anything. They end when the parent does, however it ends.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 _STEADY_S = 60.0
-"""A worker that has served for so long is started again at once when it ends."""
+"""Seconds after which a worker that ends is restarted at once."""
 _PINNED_FAILURES = 3
-"""A worker comes back at the addresses where it was; after so many failures, at those of its settings: somebody may
-have taken a port that was any free one."""
+"""A worker is restarted at its previous addresses; after this many failures at those of its settings, because another
+process may have taken a port that was chosen freely.
+"""
 _ENDING_S = 10.0
-"""What a worker may take to end, beyond the time that it waits for requests in flight."""
+"""Seconds that a worker may take to end, beyond the time for requests in flight."""
 _LATE_S = 1.0
-"""A parent that comes so much later than it wanted to was kept from hearing its workers."""
+"""A parent that wakes up this many seconds too late could not hear its workers."""
 _SILENT_TIMES = 2
-"""A worker that serves and has told nothing for so many times ``node.stall_ms`` is killed: nobody else can serve what
-it has before its store is free. Its own watchdog comes first, unless the whole process is stopped."""
+"""A serving worker that is silent for this many times ``node.stall_ms`` is killed: no other process can serve its
+partitions before its store is free. Its own watchdog acts earlier, unless the whole process is stopped.
+"""
 _PR_SET_PDEATHSIG = 1
 
 
 class _Child:
-    """A worker as its parent knows it. ``pid`` 0: it is to be started ``at`` that time of the monotonic clock."""
+    """A worker as its parent knows it. With ``pid`` 0, it is to be started ``at`` that monotonic time."""
 
     __slots__ = ("addresses", "at", "failures", "heard", "number", "pid", "pipe", "serves", "started")
 
@@ -63,12 +65,12 @@ class _Child:
         self.heard = 0.0
         self.failures = 0
         self.pipe = -1
-        """Where it tells its addresses, once it serves, and from then on that it lives."""
+        """The pipe on which it sends its addresses once it serves, and then signs of life."""
         self.serves = False
         self.addresses: dict[str, str] = {}
 
     def ended(self, now: float) -> None:
-        """It is to be started again: the first time at once, then later each time."""
+        """Schedule a restart: the first time at once, then later each time."""
         self.pid = 0
         self.close()
         steady = self.serves and now - self.started >= _STEADY_S
@@ -80,14 +82,14 @@ class _Child:
             self.addresses = {}
 
     def close(self) -> None:
-        """Its pipe is of no use any more."""
+        """Close the pipe."""
         if self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
 
 
 class Workers:
-    """The parent."""
+    """The parent process."""
 
     def __init__(self, settings: Settings, ready: Path | None) -> None:
         import structlog
@@ -104,7 +106,7 @@ class Workers:
         self._signals: socket.socket
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT; ends the process with an exit code if that is not 0."""
+        """Run until SIGTERM or SIGINT. Ends the process with an exit code if that is not 0."""
         from anabranch_kit.errors import StoreError
         from anabranch_kit.sql.notices import mailboxes
         from bridges.node.data_dir import DataDirectory
@@ -128,7 +130,7 @@ class Workers:
         for number in _SIGNALS:
             signal.signal(number, _nothing)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        # What is there is shared with the children as long as nobody writes to it.
+        # Memory is shared with the children as long as it is not written, so the collector must not touch it.
         gc.freeze()
         try:
             while True:
@@ -178,7 +180,7 @@ class Workers:
         _serve(settings, worker, parent, writing)
 
     def _wait(self) -> None:
-        """For a signal, a worker that serves, or the time of something."""
+        """Wait for a signal, a message of a worker, or the next deadline, and handle it."""
         signals = self._signals.fileno()
         pipes = [child.pipe for child in self._children if child.pipe >= 0]
         times = [self._kill_at]
@@ -197,7 +199,7 @@ class Workers:
                     self._hang_up()
         self._reap()
         if time.monotonic() - before > (pause or 0.0) + _LATE_S:
-            # What has kept this process from looking is no fault of theirs.
+            # The delay of this process is not the workers' fault.
             for child in self._children:
                 child.heard = time.monotonic()
         for child in self._children:
@@ -217,7 +219,7 @@ class Workers:
         told = os.read(child.pipe, 1 << 16)
         child.heard = time.monotonic()
         if not told:
-            child.close()  # it has ended, which a signal tells
+            child.close()  # it has ended; SIGCHLD reports that
         if not told or child.serves:
             return
         child.addresses = json.loads(told)
@@ -247,7 +249,7 @@ class Workers:
                 continue
             self._log.warning("a worker has ended", worker=child.number, exit_code=code, pid=pid, after_seconds=seconds)
             if not self._served:
-                # What is wrong now will be wrong again: whoever started this is told.
+                # The cause would persist at a restart, so the supervisor gets the exit code.
                 self._give_up(code if code > 0 else EXIT_NODE_FAILED, f"worker {child.number} could not start")
 
     def _give_up(self, code: int, reason: str) -> None:
@@ -256,7 +258,7 @@ class Workers:
         self._stop()
 
     def _stop(self) -> None:
-        """End all of them; called again, without waiting for requests in flight."""
+        """End all workers; when called again, without waiting for requests in flight."""
         if not self._stopping:
             self._stopping = True
             drain = self._settings.node.drain_timeout_ms / 1000
@@ -264,7 +266,7 @@ class Workers:
         self._tell(signal.SIGTERM)
 
     def _hang_up(self) -> None:
-        """Workers with certificates read them again; those without end, as a terminal that is closed expects."""
+        """Have workers with certificates reload them; otherwise stop, as a closed terminal expects."""
         if self._settings.tls or self._settings.sbp.tls:
             self._tell(signal.SIGHUP)
         else:
@@ -277,14 +279,14 @@ class Workers:
 
 
 def _serve(settings: Settings, worker: Worker, parent: int, writing: int) -> NoReturn:
-    """What the child does from its first to its last moment."""
+    """Run a worker in the child process, and exit."""
     code = EXIT_NODE_FAILED
     try:
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         _end_with(parent)
-        # A terminal's interrupt is for the parent, who ends everybody.
+        # A terminal's interrupt goes only to the parent, which ends all workers.
         os.setpgid(0, 0)
 
         def make(settings: Settings, give_up: Callable[[str], None]) -> _Service:
@@ -301,7 +303,7 @@ def _serve(settings: Settings, worker: Worker, parent: int, writing: int) -> NoR
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else EXIT_NODE_FAILED
     finally:
-        # Nothing of the parent's is to happen here.
+        # No cleanup of the parent may run in the child.
         if (error := sys.exception()) is not None:
             sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
@@ -309,7 +311,7 @@ def _serve(settings: Settings, worker: Worker, parent: int, writing: int) -> NoR
 
 
 class _Service:
-    """A worker's node, which tells the parent where it serves."""
+    """A worker's node, which reports its addresses to the parent."""
 
     def __init__(self, node: Node, writing: int) -> None:
         self._node = node
@@ -334,18 +336,20 @@ class _Service:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends. What was acknowledged survives that; a parent started
-    anew waits for nobody."""
+    """Have the kernel kill this process when its parent ends.
+
+    Acknowledged data survives that, and a new parent need not wait for old workers.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(EXIT_NODE_FAILED)
 
 
 def _load() -> None:
-    """What every worker is made of."""
+    """Import the modules of a worker before forking."""
     for name in ("bridges.node.assembly", "bridges.cluster.service", "bridges.console.door", "sbp_back.embedded"):
         import_module(name)
 
 
 def _nothing(number: int, frame: object) -> None:
-    """A signal is read from the socket."""
+    """Do nothing: the signal's number is read from the wake-up socket."""
