@@ -20,7 +20,7 @@ _REFUSED = 'writers end with "stream is sealed"'
 
 
 def refused_appends(db: Connection, facts: NodeFacts) -> Iterator[Finding]:
-    """Find topics whose configuration makes the node refuse the appends of Pravega's clients."""
+    """Yield findings on topics whose configuration makes the node refuse the appends of Pravega's clients."""
     made = {topic for (topic,) in db.execute("SELECT topic FROM front_pravega_streams")}
     query = (
         "SELECT topic, topic_config.key, value FROM topic_config JOIN topics ON topics.name = topic"

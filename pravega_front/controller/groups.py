@@ -55,7 +55,7 @@ class _Calls:
             return _CreateReaderGroupResponse(status=GroupStatus.INVALID)
         if not self._streams.scopes.exists(scope):
             return _CreateReaderGroupResponse(status=GroupStatus.NOT_FOUND)
-        # Parse before the first await: otherwise the parsed messages of all waiting calls would be in memory together.
+        # Parse before the first await: waiting calls resume in one turn of the event loop, and would all parse there.
         try:
             made = _Configuration.FromString(stored(request))
         except InvalidConfig:

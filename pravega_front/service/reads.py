@@ -42,7 +42,7 @@ class Found:
 
 
 class Seen(NamedTuple):
-    """State of a segment that decides whether a parked read has to be tried again: it is when the state differs."""
+    """State of a segment that a parked read watches: when it changes, the read is tried again."""
 
     limit: int
     start: int

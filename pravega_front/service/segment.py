@@ -184,8 +184,8 @@ class Segment:
         return position if self.log.is_open and self.log.is_readable_byte(position) else await self.start()
 
     async def start_at(self, timestamp: int) -> int:
-        """Return the position of the first event of ``timestamp`` (ms) or later, or a position before it; the end if
-        there is none yet, the segment's start for 0 or less. Raises LogError."""
+        """Return the position at which the first event of ``timestamp`` (ms) or later begins, or may come to lie; the
+        end if there is none yet, the segment's start for 0 or less. Raises LogError."""
         start = await self.start()
         if timestamp <= 0:
             return start

@@ -8,8 +8,8 @@ one session that still holds all of them.
 Events are recorded at once. :meth:`Share.balance` then works in steps, and events may come between steps. Each step
 leaves a consistent state, except for events since the first step; a further balance handles those. It visits only the
 partitions that may have changed: those that a session named or held, those that have to move, and the sealed ones,
-since nobody reports that they were read to the end. It visits all partitions when their number has changed and when the
-first session that takes any partition joins.
+since no event reports that they are done. It visits all partitions after a change of partitions, and when the first
+session that takes any partition joins.
 """
 
 from __future__ import annotations

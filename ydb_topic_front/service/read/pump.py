@@ -82,8 +82,8 @@ class ReadPump:
         self._account.close()
 
     def add(self, reading: PartitionReading) -> None:
-        """Queue a partition that may have data to send. It stays in the pump until :meth:`remove`, or until the session
-        stops."""
+        """Queue a partition that may have data to send. It leaves the queue when its turn comes and ``may_send`` is
+        False."""
         self._hungry.append(reading)
         self._wake()
 
