@@ -69,7 +69,7 @@ class GroupDirectory(Protocol):
 
     @property
     def space(self) -> str:
-        """The space of the groups' names (see :mod:`bridges.catalog.progress`). Fronts with the same space share
+        """Return the space of the groups' names (see :mod:`bridges.catalog.progress`). Fronts with the same space share
         groups."""
         ...
 

@@ -48,7 +48,7 @@ class TransactionDirectory(Protocol):
 
     @property
     def timed_out(self) -> int:
-        """The number of transactions that were aborted because they timed out."""
+        """Return the number of transactions that were aborted because they timed out."""
         ...
 
     def transactions(self) -> Iterable[TransactionView]:
@@ -83,7 +83,7 @@ class KeepsIds(Protocol):
 
     @property
     def ids(self) -> int:
-        """The approximate number of ids that all nodes keep, those without an open transaction included."""
+        """Return the approximate number of ids that all nodes keep, those without an open transaction included."""
         ...
 
     async def forget(self, wanted: Callable[[str], bool], before_ms: int) -> int:

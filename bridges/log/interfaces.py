@@ -144,7 +144,7 @@ class Waiter(Protocol):
     """An object that waits for a partition to move; called on the event loop and free to remove itself."""
 
     def log_moved(self, log: PartitionLog) -> None:
-        """Called when the high watermark or the log start moved, or the log became unusable."""
+        """Handle a move: the high watermark or the log start moved, or the log became unusable."""
 
 
 class Owner(Protocol):

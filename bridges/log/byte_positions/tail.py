@@ -40,7 +40,7 @@ class ByteTail:
     __slots__ = ("_again", "_asking", "_column", "_flying", "_from", "_log", "_owner", "_waiting")
 
     def __init__(self, log: PartitionLog, owner: Owner, again: Callable[[Batch, AppendDone], None]) -> None:
-        """``again`` appends a batch that had to wait."""
+        """Make the tail of ``log``; ``again`` appends a batch that had to wait."""
         self._log = log
         self._owner = owner
         self._again = again

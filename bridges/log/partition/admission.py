@@ -82,7 +82,7 @@ class Admission:
         self._inflated_bytes = inflated_bytes
         self._left = _GLANCED_AT
         self._tasks = TaskSet()
-        #: By log and writer, what waits for the look at its records, or behind such; empty when nothing does.
+        #: By log and writer: batches whose records are being checked, and those that wait behind; empty otherwise.
         self.queues: dict[tuple[PartitionLog, Hashable], deque[_Waiting]] = {}
 
     def rules(self, topic: str) -> TopicRules:

@@ -105,7 +105,7 @@ class AppendPath:
         self._admission = owner.admission
         self._upkeep = upkeep
         self._waiters = waiters
-        #: The writer of the present opening; appends go to it at once when what was queued is handed over.
+        #: The writer of the present opening; appends go to it directly once the queue is handed over.
         self.taken: Writer | None = None
         self._writer: Writer | None = None
         # The present hold. Then there is no ``_writer``, and other appends are queued.

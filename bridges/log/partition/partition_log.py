@@ -283,7 +283,7 @@ class PartitionLog:
             self._owner.schedule(partial(self._settle_some, callbacks[_SETTLED_AT_ONCE:], error))
 
     def ready(self) -> Awaitable[None]:
-        """Awaitable form of :meth:`when_open`; raises its error."""
+        """Await :meth:`when_open`; raises its error."""
         return awaited(lambda settle: self.when_open(lambda error: settle(None, error)))
 
     def refresh(self) -> Awaitable[None]:
@@ -675,7 +675,7 @@ class PartitionLog:
                 await asyncio.sleep(0)  # it was evicted meanwhile
 
     def read_batches(self, offset: int, max_bytes: int, limit: int = NEVER) -> Awaitable[list[StoredBatch]]:
-        """Awaitable form of :meth:`read`; raises its errors."""
+        """Await :meth:`read`; raises its errors."""
         return awaited(lambda settle: self.read(offset, max_bytes, settle, limit))
 
     # --- upkeep -------------------------------------------------------------------------------------------------

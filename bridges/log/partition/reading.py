@@ -37,7 +37,7 @@ class Reading:
         self._owner = owner
         self._barrier = owner.barrier
         self._distrusted: set[int] = set()
-        #: Whether batches are as long in the log as their readers get them: no longer once other formats were seen.
+        #: Whether readers get batches with the bytes that the log has: no longer once other formats were seen.
         self.locatable = True
 
     def read(self, offset: int, max_bytes: int, done: ReadDone, limit: int = NEVER) -> None:

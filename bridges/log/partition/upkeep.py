@@ -44,7 +44,9 @@ class Upkeep:
         self._snapshot_offset = -1
         self._needed = 0  # callers that cannot continue without a snapshot
         self._trimming: asyncio.Future[None] | None = None
-        #: What was appended since the last snapshot that was saved (see :func:`rebuild_cost`), and how much of it asks
+        #: for the next one.
+        #: The cost of appends since the last saved snapshot (see :func:`rebuild_cost`), and the cost at which the next
+        #: one is requested.
         #: for the next one.
         self.since_snapshot = 0
         self.snapshot_at = snapshot_bytes

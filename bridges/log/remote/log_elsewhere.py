@@ -378,11 +378,11 @@ class LogElsewhere:
             self.epoch, self.skipped = found.epoch, found.skipped
 
     async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """See :meth:`bridges.log.partition.partition_log.PartitionLog.find_timestamp`."""
+        """Ask the owner for :meth:`bridges.log.partition.partition_log.PartitionLog.find_timestamp`."""
         return self._told((await self._ask_patiently(Op.TIME, timestamp)).found).record
 
     async def find_aborted(self, start: int, end: int) -> tuple[int, Sequence[Aborted]]:
-        """See :meth:`bridges.log.partition.partition_log.PartitionLog.find_aborted`."""
+        """Ask the owner for :meth:`bridges.log.partition.partition_log.PartitionLog.find_aborted`."""
         found = self._told((await self._ask_patiently(Op.ABORTED, start, end)).found)
         return found.reached, found.aborted
 

@@ -84,7 +84,7 @@ class OffsetIndex:
         self._total = 0
         # Bytes that compaction has removed.
         self._gone = 0
-        #: Positions in bytes, of a partition for which they were asked.
+        #: Positions in bytes, once a client has asked for them.
         self.column: ByteColumn | None = None
         # Claims that were confirmed by a record, by the row's offset.
         self._confirmed: dict[int, int] = {}

@@ -51,7 +51,11 @@ class PartitionState:
         # (epoch, offset of the first batch written in it), ascending in both.
         self.epochs: list[tuple[int, int]] = []
         self.last = _NO_BATCH
-        #: Bit n: there have been batches of the stored format n. None of a snapshot that does not tell.
+        #: Offset of the first batch that was read and whose format only a front knows that is not installed, -1 without
+        #: any: what it says of writers and transactions is told by nothing but the log.
+        #: Bit n: there have been batches of the stored format n. 0 from a snapshot of an earlier version.
+        #: ``unread``: offset of the first batch read whose front is not installed, -1 without any. Only the log has its
+        #: facts about writers and transactions.
         self.formats = 0
         #: Offset of the first batch that was read and whose format only a front knows that is not installed, -1 without
         #: any: what it says of writers and transactions is told by nothing but the log.

@@ -104,7 +104,7 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
         to.append(batch, settle)
 
     def appended(self, to: Takes, batch: Batch) -> asyncio.Future[Appended]:
-        """Awaitable form of :meth:`append`."""
+        """Await :meth:`append`."""
 
         def hand_over(settle: Settle[Appended]) -> None:
             self.append(to, batch, settle)
