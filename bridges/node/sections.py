@@ -319,8 +319,8 @@ class LimitSettings(Section):
         "partitions; never more than a quarter of connections_memory_bytes, in which it counts. 0: none.",
     )
 
-    http_line_bytes: ClassVar[Size] = 1024**2
-    """Longest line accepted in records sent to the HTTP interface: it is parsed in one step of the event loop."""
+    http_line_bytes: ClassVar[Size] = 4 * 1024**2
+    """Longest line of records that the HTTP interface takes. It is parsed in one step of the event loop, some 10 ms."""
 
 
 class MigrateSettings(Section):

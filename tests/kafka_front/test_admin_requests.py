@@ -16,6 +16,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
+from tests.conftest import TEST_SETTINGS
 from tests.kafka_facts import TOPIC_KEYS
 from tests.kafka_front.place import Place, create, fresh, new
 
@@ -769,9 +770,10 @@ async def test_descriptions_without_an_error_have_an_empty_message(place: Place,
 
 
 async def test_groups_and_client_metrics_have_the_configuration_that_all_have(place: Place) -> None:
+    heartbeat_ms = TEST_SETTINGS["kafka.group.consumer_heartbeat_interval_ms"] if place.ours else "5000"
     rows = await place.configs(GROUP, f"nobody-{fresh()}")
     assert {name: row.value for name, row in rows.items()} == {
-        "consumer.heartbeat.interval.ms": "5000",
+        "consumer.heartbeat.interval.ms": heartbeat_ms,
         "consumer.session.timeout.ms": "45000",
         "share.auto.offset.reset": "latest",
         "share.heartbeat.interval.ms": "5000",

@@ -229,12 +229,13 @@ def test_a_compacted_topic_wants_keys(one: NodeProcess) -> None:
 
 
 def test_large_records_are_kept_whole_and_too_large_ones_refused(one: NodeProcess) -> None:
-    ok("topic", "create", "large", "--config", "max.message.bytes=2000000", node=one)
-    ok("produce", "large", node=one, stdin=b"x" * 1_900_000)
-    done = run("produce", "large", node=one, stdin=b"y" * 2_100_000)
-    assert done.returncode == 1
-    assert b"exceeds max.message.bytes" in done.stderr
-    assert ok("tail", "large", node=one) == b"x" * 1_900_000 + b"\n"
+    ok("topic", "create", "large", "--config", "max.message.bytes=1500000", node=one)
+    ok("produce", "large", node=one, stdin=b"x" * 1_400_000)
+    for size, why in ((1_600_000, b"exceeds max.message.bytes"), (4_200_000, b"longer than 4194304 bytes")):
+        done = run("produce", "large", node=one, stdin=b"y" * size)
+        assert done.returncode == 1
+        assert why in done.stderr
+    assert ok("tail", "large", node=one) == b"x" * 1_400_000 + b"\n"
 
 
 def test_following_shows_records_as_they_arrive(one: NodeProcess) -> None:
