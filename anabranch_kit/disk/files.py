@@ -1,8 +1,8 @@
-"""Every operation of the store on the file system, behind one class, so that tests can make each of them fail.
+"""All file system operations of the store, behind one class, so that tests can make each of them fail.
 
-What not every file system can (:class:`Files` says what) is found out when a store is opened (:meth:`Files.probe`) or
-else when it is first used, and done without from then on. Which system calls are made, with which flags, is part of
-what :class:`Files` promises: tests put a disk of their own below it (:class:`SystemCalls`).
+Abilities that some file systems lack (:class:`Files` lists them) are probed when a store is opened
+(:meth:`Files.probe`), or else when they are first used, and done without from then on. The system calls and their flags
+are part of what :class:`Files` promises: tests put a disk of their own below it (:class:`SystemCalls`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 class SystemCalls(Protocol):
-    """What :class:`Files` asks of the kernel, as the module :mod:`os` has it."""
+    """System calls of :class:`Files`, with the signatures of the module :mod:`os`."""
 
     def open(self, path: Path, flags: int, mode: int = ...) -> int: ...
     def close(self, fd: int) -> None: ...
@@ -67,9 +67,9 @@ class SystemCalls(Protocol):
 class Files:
     """The file system. Methods raise ``OSError`` and may be called from any thread.
 
-    Done without where they are not known: reads that never wait (``RWF_NOWAIT``; whoever reads asks again on a thread),
-    writes that flush only what they write (``RWF_DSYNC``; the file is flushed), reserving space (a full disk shows up
-    while writing), looking for holes (the file counts as having none), flushing a directory.
+    Done without where the file system lacks it: reads that never wait (``RWF_NOWAIT``; the caller repeats the read on a
+    thread), writes that flush only what they write (``RWF_DSYNC``; the file is flushed), reserving space (a full disk
+    shows up while writing), looking for holes (the file counts as having none), flushing a directory.
     """
 
     def __init__(self, calls: SystemCalls = os) -> None:
@@ -81,7 +81,7 @@ class Files:
         self._flushes_directories = True
 
     def probe(self, directory: Path) -> list[str]:
-        """Find out what the file system of ``directory`` can; what an operator should know that it cannot."""
+        """Probe the file system of ``directory``; return the missing abilities that an operator should know of."""
         if file_system_of(directory) not in _HEEDS_DSYNC:
             self._dsync = 0
         path = directory / "probe.tmp"
@@ -116,7 +116,9 @@ class Files:
         self._calls.close(fd)
 
     def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
-        """Write ``parts`` at ``offset``; when ``durable``, return after they reached stable media. Bytes written."""
+        """Write ``parts`` at ``offset``; when ``durable``, return after they reached stable media. Return the bytes
+        written.
+        """
         if sum(map(len, parts)) > PIECE:
             return self._write_pieces(fd, parts, offset, durable)
         if not durable:
@@ -152,12 +154,13 @@ class Files:
         return self._calls.preadv(fd, [buffer], offset)
 
     def scatter(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Fill ``buffers`` one after the other, at most 1,024; bytes read."""
+        """Fill ``buffers`` one after the other, at most 1,024; return the bytes read."""
         return self._calls.preadv(fd, buffers, offset)
 
     def scatter_cached(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """The same as far as that needs no disk; raises ``BlockingIOError`` when nothing can be read so, or nobody can
-        tell."""
+        """Fill ``buffers`` as far as that needs no disk; raises ``BlockingIOError`` when nothing can be read so, or the
+        system cannot tell.
+        """
         if self._nowait:
             try:
                 return self._calls.preadv(fd, buffers, offset, self._nowait)
@@ -187,21 +190,25 @@ class Files:
         return self._calls.fstat(fd).st_size
 
     def next_data(self, fd: int, offset: int) -> int | None:
-        """Where the next bytes that are not a hole begin at or after ``offset``; None when only a hole is left."""
+        """Return where the next bytes that are not a hole begin at or after ``offset``; None when only a hole is
+        left.
+        """
         found = self._sought(fd, offset, os.SEEK_DATA)
         if found is None and not self._tells_holes and offset < self.size(fd):
             return offset
         return found
 
     def next_hole(self, fd: int, offset: int) -> int:
-        """Up to where there are bytes from ``offset`` on: the next hole, or the end of the file; ``offset`` itself
-        where nobody can tell."""
+        """Return the end of the data that begins at ``offset``: the next hole, or the end of the file; ``offset``
+        itself where the system cannot tell.
+        """
         found = self._sought(fd, offset, os.SEEK_HOLE)
         return offset if found is None else found
 
     def _sought(self, fd: int, offset: int, whence: int) -> int | None:
-        """What the file system finds from ``offset`` on; None where the file has nothing more of it, or where nobody
-        can tell."""
+        """Return the result of ``lseek`` from ``offset``; None where the file has nothing more of the kind, or the file
+        system cannot tell.
+        """
         if self._tells_holes:
             try:
                 return self._calls.lseek(fd, offset, whence)
@@ -219,7 +226,7 @@ class Files:
         self._calls.unlink(path)
 
     def make_directory(self, path: Path) -> None:
-        """Raises ``FileExistsError`` when there is one."""
+        """Make a directory. Raises ``FileExistsError`` when it exists."""
         self._calls.mkdir(path)
 
     def sync_directory(self, path: Path) -> None:
@@ -235,13 +242,13 @@ class Files:
             self._calls.close(fd)
 
     def free_bytes(self, path: Path) -> int:
-        """Bytes an unprivileged process can still allocate on the file system of ``path``."""
+        """Return the bytes an unprivileged process can still allocate on the file system of ``path``."""
         status = self._calls.statvfs(path)
         return status.f_bavail * status.f_frsize
 
 
 def file_system_of(directory: Path) -> str:
-    """Name of the file system that a directory is on; empty where the system does not say."""
+    """Return the name of the file system that a directory is on; empty where the system does not say."""
     path = os.fspath(directory.resolve())
     found, kind = -1, ""
     try:
@@ -258,7 +265,7 @@ def file_system_of(directory: Path) -> str:
 
 
 def pieces(parts: Sequence[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
-    """``parts`` in pieces of at most :data:`PIECE` bytes, with the bytes of each; nothing is copied."""
+    """Yield ``parts`` in pieces of at most :data:`PIECE` bytes, with the bytes of each; nothing is copied."""
     piece: list[Buffer] = []
     size = 0
     for part in parts:
@@ -303,7 +310,7 @@ def write_file_durably(files: Files, path: Path, parts: Sequence[Buffer]) -> Non
 
 
 def make_directories(files: Files, path: Path) -> None:
-    """Make a directory, and those above it as far as they are missing, so that none of them vanishes in a crash."""
+    """Make a directory, and missing ones above it, so that none of them vanishes in a crash."""
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -316,19 +323,19 @@ def make_directories(files: Files, path: Path) -> None:
 
 
 def ending(directory: Path, suffix: str) -> list[Path]:
-    """What lies in a directory under names that end so."""
+    """Return the paths in a directory whose names end with ``suffix``."""
     return [directory / name for name in os.listdir(directory) if name.endswith(suffix)]
 
 
 def read_range(files: Files, fd: int, offset: int, size: int) -> bytearray:
-    """Up to ``size`` bytes from ``offset``: fewer only at the end of the file."""
+    """Read up to ``size`` bytes from ``offset``: fewer only at the end of the file."""
     buffer = fresh(size)
     del buffer[read_into(files, fd, buffer, offset) :]
     return buffer
 
 
 def read_into(files: Files, fd: int, buffer: bytearray, offset: int) -> int:
-    """Fill ``buffer`` with the bytes from ``offset``; returns how many: fewer only at the end of the file."""
+    """Fill ``buffer`` with the bytes from ``offset``; return how many: fewer only at the end of the file."""
     done = 0
     with memoryview(buffer) as view:
         while done < len(view):

@@ -10,8 +10,9 @@ from anabranch_kit.disk.files import Files
 
 
 class HeldFile:
-    """Holds the lock on the file ``path``, which is made when absent and kept as it is, until :meth:`release` or the
-    end of the process, however that comes. Raises BlockingIOError (another process holds it) and OSError."""
+    """A lock on the file ``path``, which is made when absent and kept as it is, until :meth:`release` or the end of the
+    process, even by a crash. Raises BlockingIOError (another process holds it) and OSError.
+    """
 
     __slots__ = ("_files", "fd", "path")
 
@@ -26,7 +27,7 @@ class HeldFile:
             raise
 
     def is_there(self) -> bool:
-        """Whether the file is still the one that was locked: somebody may have removed the directory."""
+        """Return whether the file is still the one that was locked: the directory may have been removed."""
         try:
             found, held = self.path.stat(), os.fstat(self.fd)
         except FileNotFoundError:
@@ -36,7 +37,7 @@ class HeldFile:
         return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
 
     def release(self) -> None:
-        """Let others have it. Idempotent."""
+        """Release the lock. Idempotent."""
         if self.fd >= 0:
             self._files.close(self.fd)
             self.fd = -1

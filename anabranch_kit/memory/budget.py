@@ -1,39 +1,39 @@
 """One bound for the memory that the connections of a process make it hold: requests, unsent responses, reads.
 
-Every connection has an account. What keeps a few of them from holding everything:
+Every connection has an account. Three rules keep a few of them from holding everything:
 
 * The first ``share`` bytes of an account come out of a reserve which nothing else may use, so that only as many
   accounts as fill the reserve, a thousand by default, can keep the next one from its share.
-* What an account holds beyond its share is at most an eighth of what the others leave of the rest. However many take
-  as much as they can, a part stays free for the next; the more there are, the less each gets.
+* What an account holds beyond its share is at most an eighth of what the others leave of the rest. However many take as
+  much as they can, a part stays free for the next; the more there are, the less each gets.
 * A single request that is larger than that, up to the largest a protocol allows, is admitted when it fits in what is
-  free, one such account at a time. For the one that has waited longest up to half of the rest is kept free, so that
-  its turn comes. One alone is never too large.
+  free, one such account at a time. For the longest waiting one up to half of the rest is kept free, so that its turn
+  comes. A large request that is alone is never refused.
 
-What TLS takes of a connection for as long as it lives, what a node remembers of its traffic, and what is fetched from
-an object store for readers, is in no account, since nobody who waits could be given it: it makes the rest smaller, by
-three quarters at most, so that work goes on whatever the number of connections.
+Some memory is in no account, since nobody could wait for it: TLS buffers for the life of a connection, a node's history
+of its traffic, and data fetched from an object store for readers. It makes the rest smaller, by three quarters at most,
+so that work goes on whatever the number of connections.
 
-An account that is refused waits and is told when there is room, the one that needs least first. Nothing is called
-from within :meth:`Account.give`: the telling is deferred, and a bounded number are told at a time. What an account is,
-as far as it waits; what is not in the table cannot happen:
+A refused account waits and is called when there is room, the one that needs least first. Nothing is called from within
+:meth:`Account.give`: the calls are deferred, and a bounded number is made at a time. These are the states of an
+account's wait; what is not in the table cannot happen:
 
 | state | event | next | what follows |
 |---|---|---|---|
-| CONTENT | ``wait`` for what its share holds, or while it holds more than that | WAITING | it stands by its need |
+| CONTENT | ``wait`` for what its share holds, or while it holds more than that | WAITING | it is sorted by its need |
 | CONTENT | ``wait`` for more than its share holds | QUEUED | the same, and it may claim |
-| QUEUED | it is the first, and nobody claims | CLAIMANT | up to half of the rest is kept free for it |
+| QUEUED | it is the first, and no account claims | CLAIMANT | up to half of the rest is kept free for it |
 | WAITING, QUEUED, CLAIMANT | it takes or gives bytes | any of these | by its need as it is now |
-| WAITING, QUEUED | what it wants fits into its part, and into nobody's who needs less | CONTENT | it is told |
-| CLAIMANT | what it wants fits into its part, or as the one large request | TOLD | it is told; room is still kept |
+| WAITING, QUEUED | what it needs fits into its part, and no account that needs less fits | CONTENT | it is called |
+| CLAIMANT | what it needs fits into its part, or as the one large request | TOLD | it is called; room is still kept |
 | TOLD | ``wait`` for as much | CLAIMANT | it has asked, and the room was gone |
 | TOLD | the next turn of the loop | CONTENT | the first that is QUEUED claims |
 | WAITING, QUEUED, CLAIMANT | ``stop_waiting``, ``close`` | CONTENT | likewise, if it claimed |
-| CONTENT, TOLD | ``admit`` of more than its part, and nobody else claims or is large | *large* | no other is |
+| CONTENT, TOLD | ``admit`` of more than its part, and no other account claims or is large | *large* | no other is |
 | *large* | it gives so much that what it holds is no more than its part | | another may be |
 
-``wanted`` is 0 in CONTENT and TOLD. The others are in ``_buckets``, QUEUED and CLAIMANT in ``_claims`` as well.
-There is one ``_claimant`` (CLAIMANT or TOLD) and one ``_large`` at a time; the large one may wait for more.
+``wanted`` is 0 in CONTENT and TOLD. The others are in ``_buckets``, QUEUED and CLAIMANT in ``_claims`` as well. There
+is one ``_claimant`` (CLAIMANT or TOLD) and one ``_large`` at a time; the large one may wait for more.
 """
 
 from __future__ import annotations
@@ -52,24 +52,26 @@ _LEFT_PART = 4
 
 
 class Kind(IntEnum):
-    """What memory is held for; each is measured by itself."""
+    """Purpose of held memory; each kind is counted separately."""
 
     REQUESTS = 0
-    """Requests being received, waiting or in progress, what was appended but is not durable yet included."""
+    """Requests being received, waiting or in progress, including appends that are not durable yet."""
     RESPONSES = 1
     """Answers that a socket has not taken yet."""
     READS = 2
-    """Reads under way, whose bytes belong to no answer yet."""
+    """Reads in flight, whose bytes belong to no answer yet."""
     TLS = 3
-    """What connections with TLS take by themselves."""
+    """Buffers of connections with TLS."""
     HISTORY = 4
-    """What a node remembers of its own traffic."""
+    """A node's history of its own traffic."""
     OBJECTS = 5
-    """What comes from an object store, until it is in the cache on the local disk."""
+    """Data fetched from an object store, until it is in the cache on the local disk."""
 
 
 class MemoryBudget:
-    """``total`` bytes, of which a quarter is the reserve. ``defer`` calls a function later: a loop's ``call_soon``."""
+    """A budget of ``total`` bytes, of which a quarter is the reserve. ``defer`` calls a function later: a loop's
+    ``call_soon``.
+    """
 
     __slots__ = (
         "_buckets",
@@ -109,17 +111,17 @@ class MemoryBudget:
         # Held within the accounts' shares, and beyond them.
         self._small = 0
         self._shared = 0
-        # By the length of the number of bytes needed; each in the order of arrival.
+        # By the bit length of the bytes needed; each bucket in the order of arrival.
         self._buckets: dict[int, dict[Account, None]] = {}
         self._large: Account | None = None
-        # Those that need more than their part and hold nothing much; the first of them is kept room for.
+        # Accounts that need more than their share and hold no more than it; room is kept for the first.
         self._claims: dict[Account, None] = {}
         self._claimant: Account | None = None
         self._telling = False
 
     @property
     def held(self) -> int:
-        """Bytes held by all accounts."""
+        """Return the bytes held by all accounts."""
         return self._small + self._shared
 
     @property
@@ -128,17 +130,18 @@ class MemoryBudget:
 
     @property
     def scarce(self) -> bool:
-        """So much is held that what comes unasked should come in small pieces."""
+        """Return whether so much is held that unrequested data should come in small pieces."""
         return self._small + self._shared > self.capacity
 
     def account(self, on_room: Callable[[], None]) -> Account:
-        """A new account. ``on_room`` is called once after each :meth:`Account.wait`, when there is room."""
+        """Return a new account. ``on_room`` is called once after each :meth:`Account.wait`, when there is room."""
         self.accounts += 1
         return Account(self, on_room)
 
     def attach(self, size: int, kind: Kind = Kind.TLS) -> None:
-        """Something takes ``size`` bytes for as long as it lives, in no account, as a connection does by TLS; negative
-        when it is gone."""
+        """Count ``size`` bytes in no account for as long as their holder lives, as TLS takes for a connection; negative
+        when it is gone.
+        """
         self.by_kind[kind] += size
         self.capacity = max(self._rest // _LEFT_PART, self._rest - sum(self.by_kind[Kind.TLS :]))
         if size < 0:
@@ -156,7 +159,7 @@ class MemoryBudget:
             self._place(account)
 
     def _left(self, account: Account) -> int:
-        """What the others, and the one that is kept room for, leave of the capacity."""
+        """Return the part of the capacity that the other accounts, and the room kept for the claimant, leave."""
         left = self.capacity - self._shared + max(0, account.held - self.share)
         claimant = self._claimant
         if claimant is not None and claimant is not account and self._large is None:
@@ -167,7 +170,7 @@ class MemoryBudget:
         return self._small + size <= max(self.reserve, self._usable - self._shared)
 
     def _fits(self, account: Account, more: int) -> bool:
-        """Within the account's share, or its part of what the others leave."""
+        """Return whether ``more`` bytes fit within the account's share, or its part of what the others leave."""
         before, share = account.held, self.share
         after = before + more
         if after <= share:
@@ -179,7 +182,9 @@ class MemoryBudget:
         return before >= share or self._fits_share(share - before)
 
     def _fits_large(self, account: Account, more: int, instead: int) -> bool:
-        """As the one request that may be larger than its part, or as more of it."""
+        """Return whether ``more`` bytes fit as the one request that may be larger than its part, or as an addition to
+        it.
+        """
         if self._large not in (None, account):
             self._settle_large(self._large)
         large = self._large
@@ -192,13 +197,13 @@ class MemoryBudget:
         return alone or (beyond <= self._left(account) and self.held + more <= self._usable)
 
     def _settle_large(self, account: Account) -> None:
-        """The large request is given back, at least in part: is the account one like the others again?"""
+        """Note that the large request has given bytes back: its account may be an ordinary one again."""
         beyond = account.held - self.share
         if beyond <= 0 or beyond <= self._left(account) // _PART:
             self._large = None
 
     def _place(self, account: Account) -> None:
-        """Put an account that waits, new or with other bytes held than before, where it belongs."""
+        """Sort a waiting account, new or with other bytes held than before, into its bucket and the claims."""
         rest = account.held - account.instead
         need = rest + account.wanted
         bucket = need.bit_length()
@@ -234,7 +239,7 @@ class MemoryBudget:
                 self._claimant = next(iter(self._claims), None)
 
     def _look(self) -> None:
-        """Have those that wait looked at, later."""
+        """Schedule :meth:`_tell`, if any accounts wait."""
         if self.waiting and not self._telling:
             self._telling = True
             self._defer(self._tell)
@@ -248,8 +253,8 @@ class MemoryBudget:
             claims = account is self._claimant
             self._leave(account)
             if claims:
-                # Until it has had the chance to ask, which for a task is in the next turn of the loop: were the room
-                # kept for another by then, all who wait for much would be told in vain, again and again.
+                # Keep its claim until it has had the chance to ask, which for a task is in the next turn of the loop.
+                # If the room were kept for another account by then, every large request would be called in vain.
                 self._claimant = account
             account.on_room()
             if claims:
@@ -258,15 +263,17 @@ class MemoryBudget:
         self._look()
 
     def _pass_on_claim(self) -> None:
-        """Whoever was told that there is room for much has asked, or will not."""
+        """Give the claim to the next account, unless the called one waits again: it has asked by now, or will not."""
         if self._claimant not in self._claims:
             self._claimant = next(iter(self._claims), None)
         self._look()
 
     def _next(self) -> Account | None:
-        """Whoever can be told now: the one that is kept room for, else the first of those that need least."""
+        """Return the account to call next: the claimant if it fits, else the first that fits of those that need
+        least.
+        """
         claimant = self._claimant
-        # Nothing is wanted by one that has been told and has not asked yet.
+        # A claimant that was called and has not asked yet wants 0 bytes.
         if (
             claimant is not None
             and claimant.wanted
@@ -281,7 +288,7 @@ class MemoryBudget:
 
 
 class Account:
-    """What one connection holds of a :class:`MemoryBudget`."""
+    """The bytes of a :class:`MemoryBudget` that one connection holds."""
 
     __slots__ = ("_budget", "_closed", "bucket", "held", "instead", "on_room", "wanted")
 
@@ -292,14 +299,16 @@ class Account:
         self.wanted = 0
         """Bytes it waits for; 0 while it does not wait."""
         self.instead = 0
-        """Bytes held that it would give for those."""
+        """Bytes held that it would give in return."""
         self.bucket = -1
-        """For the budget: where it stands among those that wait."""
+        """Its bucket among the waiting accounts, set by the budget; -1 while it does not wait."""
         self._budget = budget
         self._closed = False
 
     def another(self) -> Account:
-        """Another account of the same budget, which does not wait: what it holds leaves this one its part."""
+        """Return another account of the same budget, which never waits: what it holds does not reduce this one's
+        part.
+        """
         return self._budget.account(_nothing)
 
     def admit(self, kind: Kind, size: int, instead: int = 0) -> bool:
@@ -319,14 +328,16 @@ class Account:
         return True
 
     def grant(self, kind: Kind, most: int, least: int) -> int:
-        """Hold as many bytes as fit, from ``least`` to ``most``; 0, and nothing is held, if not even ``least`` do."""
+        """Hold as many bytes as fit, from ``least`` to ``most``, and return them; 0, and nothing is held, if not even
+        ``least`` fit.
+        """
         size = most
         while size > least and not self._budget._fits(self, size):
             size = max(least, size // 2)
         return size if self.admit(kind, size) else 0
 
     def take(self, kind: Kind, size: int) -> None:
-        """Hold bytes that are there already, whether they fit or not; see :attr:`crowded`."""
+        """Hold bytes that exist already, whether they fit or not; see :attr:`crowded`."""
         budget = self._budget
         after = self.held + size
         if after <= budget.share and not self.wanted:
@@ -337,7 +348,7 @@ class Account:
         budget.by_kind[kind] += size
 
     def give(self, kind: Kind, size: int) -> None:
-        """Bytes are free again. Those that wait are told later, not from here."""
+        """Release bytes. Waiting accounts are called later, not from here."""
         budget = self._budget
         if self.held <= budget.share and not self.wanted:
             self.held -= size
@@ -351,35 +362,35 @@ class Account:
             budget._look()
 
     def count(self, kind: Kind, change: int) -> None:
-        """:meth:`take` so many bytes more, or :meth:`give` them if the change is negative."""
+        """Take ``change`` bytes more (:meth:`take`), or give them back (:meth:`give`) if it is negative."""
         if change > 0:
             self.take(kind, change)
         elif change:
             self.give(kind, -change)
 
     def move(self, source: Kind, target: Kind, size: int) -> None:
-        """Bytes held for one purpose are held for another from now on."""
+        """Hold ``size`` bytes for another purpose from now on."""
         self._budget.by_kind[source] -= size
         self._budget.by_kind[target] += size
 
     @property
     def level(self) -> float:
-        """How much of the budget is held, by all accounts: 1 is everything."""
+        """Return the fraction of the budget that all accounts hold: 1 is everything."""
         budget = self._budget
         return (budget._small + budget._shared) / budget._usable
 
     @property
     def crowded(self) -> bool:
-        """Not one more byte fits: nothing more should be received for it."""
+        """Return whether not one more byte fits: nothing more should be received for this account."""
         budget = self._budget
         if self.held < budget.share and budget._small < budget.reserve:
             return False  # as the long way would find
         return not budget._fits(self, 1)
 
     def wait(self, size: int = 1, instead: int = 0) -> None:
-        """Have ``on_room`` called when ``size`` bytes fit, once; replaces what it waited for. See :meth:`admit`.
+        """Have ``on_room`` called when ``size`` bytes fit, once; replaces an earlier wait. See :meth:`admit`.
 
-        Whoever is told asks again, at once if its request is large; it waits again if it is refused.
+        The called account asks again, at once if its request is large; it waits again if it is refused.
         """
         self.stop_waiting()
         if self._closed:
@@ -397,7 +408,9 @@ class Account:
             self._budget._look()
 
     def close(self) -> None:
-        """Its connection is gone; bytes still held stay counted until they are given. Harmless when repeated."""
+        """Close the account of a connection that is gone; bytes still held stay counted until they are given.
+        Idempotent.
+        """
         if not self._closed:
             self._closed = True
             self.stop_waiting()
@@ -406,4 +419,4 @@ class Account:
 
 
 def _nothing() -> None:
-    """Nobody is told any more."""
+    """Do nothing: the account is closed, or never waits."""

@@ -1,7 +1,7 @@
-"""What the process has of the system's memory, and giving back what it does not use.
+"""The process's share of the system's memory, and the return of unused pages.
 
 A node keeps freed buffers (:mod:`bridges.node.memory`), and each of its threads frees into an arena of its own, of
-which only the top goes back by itself. After something large that does not come again the rest is given back by asking.
+which only the top goes back by itself. After large, unrepeated work the rest must be given back explicitly.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _PAGE = resource.getpagesize()
 
 
 def resident() -> int:
-    """Bytes of memory that the process has; takes a microsecond. Raises OSError where there is no /proc."""
+    """Return the bytes of memory that the process has; takes a microsecond. Raises OSError where there is no /proc."""
     with open("/proc/self/statm", "rb", buffering=0) as statm:
         return int(statm.read().split()[1]) * _PAGE
 
 
 def give_back() -> bool:
-    """Give the heap's free pages back to the system; False if there were none, or the library is not glibc.
+    """Give the heap's free pages back to the system; return False if there were none, or the library is not glibc.
 
-    Takes milliseconds for a hundred megabytes, in which others wait who allocate: in a thread, and seldom.
+    Takes milliseconds for a hundred megabytes, during which other allocations wait: call it in a thread, and seldom.
     """
     with suppress(AttributeError, OSError):
         return bool(ctypes.CDLL(None).malloc_trim(0))

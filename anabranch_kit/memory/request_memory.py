@@ -1,4 +1,4 @@
-"""What one HTTP request holds of the node's memory: its body, what is made of it, and its answer."""
+"""Memory of the node that one HTTP request holds: its body, the objects made of it, and its answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class RequestMemory:
     """An account of the budget for the life of one request; a context manager that gives everything back in the end.
 
-    Whoever works on after the request, with its bytes, calls :meth:`hold` before and :meth:`release` after that.
+    Work that goes on after the request, with its bytes, calls :meth:`hold` before and :meth:`release` after that.
     """
 
     __slots__ = ("_account", "_held", "_holders", "_room")
@@ -36,11 +36,11 @@ class RequestMemory:
         self.release()
 
     def hold(self) -> None:
-        """Somebody more works with the bytes."""
+        """Count one more user of the bytes."""
         self._holders += 1
 
     def release(self) -> None:
-        """One of them does not any more; the last one gives them back."""
+        """Count one user less; the last one gives the bytes back."""
         self._holders -= 1
         if not self._holders:
             for one in Kind:
@@ -48,7 +48,9 @@ class RequestMemory:
             self._account.close()
 
     async def admit(self, kind: Kind, size: int, instead: int = 0) -> None:
-        """Hold ``size`` bytes more, as soon as there is room for them; ``instead`` of so many that are held already."""
+        """Hold ``size`` bytes more, as soon as there is room for them; ``instead``: bytes that are held already and
+        given for them.
+        """
         while not self._account.admit(kind, size, instead):
             await self._has_room(size, instead)
         self._held[kind] += size - instead
@@ -59,7 +61,9 @@ class RequestMemory:
         await self.admit(kind, held + more, instead=held)
 
     async def granted(self, kind: Kind, most: int, least: int) -> int:
-        """Hold as many bytes more as there is room for, up to ``most``, as soon as that are ``least``."""
+        """Hold as many bytes more as there is room for, up to ``most``, as soon as there is room for ``least``; return
+        them.
+        """
         while not (size := self._account.grant(kind, most, least)):
             await self._has_room(least, 0)
         self._held[kind] += size
@@ -72,16 +76,16 @@ class RequestMemory:
 
     @property
     def is_crowded(self) -> bool:
-        """Nothing more should be taken in before something is given back."""
+        """Return whether something has to be given back before more is taken in."""
         return self._account.crowded
 
     def take(self, kind: Kind, size: int) -> None:
-        """Hold ``size`` bytes that are there already."""
+        """Hold ``size`` bytes that exist already."""
         self._account.take(kind, size)
         self._held[kind] += size
 
     def give(self, kind: Kind, size: int) -> None:
-        """Bytes are free again."""
+        """Release bytes."""
         if size:
             self._account.give(kind, size)
             self._held[kind] -= size

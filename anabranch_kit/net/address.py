@@ -1,4 +1,4 @@
-"""Where something listens, or is to be reached."""
+"""Addresses to listen at, or to connect to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, default_host: str = "127.0.0.1") -> Address:
-        """``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``. Raises ValueError."""
+        """Parse ``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``. Raises ValueError."""
         host, colon, port = text.strip().rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]

@@ -1,10 +1,10 @@
-"""Splits a byte stream into frames, each with its length in front, without sockets.
+"""Reader of frames: splits a byte stream into frames, each with its length in front, without sockets.
 
 Bytes are received into a buffer that all connections of a listener share. A small frame is copied out of it; a large
 one gets a bytearray of its own, into which the rest is received directly.
 
-A large frame that is not complete yet needs a reservation of its whole size, made before it gets a buffer: so the
-memory of half-received frames is bounded, and whoever holds a reservation can always finish.
+A large frame that is not complete yet needs a reservation of its whole size, made before it gets a buffer. So the
+memory of half-received frames is bounded, and a connection with a reservation can always finish.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from anabranch_kit.memory.buffers import fresh
 LARGE_FRAME = 16 * 1024
 #: Size of the shared buffer: a partial small frame at its front always leaves room.
 RECEIVE_BUFFER = 256 * 1024
-#: What a large frame's buffer starts with, so that a mere length allocates little. When it is full there comes one for
-#: the whole frame, of which nothing is touched but what has arrived: so only the first is ever copied.
+#: First size of a large frame's buffer, so that a mere length allocates little. When it is full, a buffer for the whole
+#: frame replaces it; its pages are untouched until bytes arrive, so only the first buffer is ever copied.
 FIRST_ALLOCATION = 1024 * 1024
 
 
@@ -31,12 +31,12 @@ protocol has."""
 
 
 class Framing(Struct, frozen=True):
-    """How frames of a protocol are told apart.
+    """The frame format of a protocol.
 
-    ``length`` unpacks the one number of bytes that follow it from what stands in front of every frame: ``">i"``, or
-    ``">4xi"`` where four other bytes come before the length. ``head`` bytes of that belong to the frame as it is
-    handed out, counted from the length backwards: 8 would be all of the latter. ``least`` and ``most`` bound the
-    number. A small frame that begins with one of ``mutable`` is handed out as a bytearray; large ones always are.
+    ``length`` unpacks the one number of bytes that follow it from the bytes in front of every frame: ``">i"``, or
+    ``">4xi"`` where four other bytes come before the length. ``head`` bytes of that belong to the frame as it is handed
+    out, counted from the length backwards: 8 would be all of the latter. ``least`` and ``most`` bound the number. A
+    small frame that begins with one of ``mutable`` is handed out as a bytearray; large ones always are.
     """
 
     length: struct.Struct
@@ -46,7 +46,7 @@ class Framing(Struct, frozen=True):
     mutable: tuple[bytes, ...] = ()
 
     def framer(self, shared: ReceiveBuffer, reserve: Callable[[int], bool] = lambda size: True) -> Framer:
-        """What tells the frames of one connection apart."""
+        """Return the reader of one connection's frames."""
         return Framer(shared, self, reserve)
 
 
@@ -55,7 +55,7 @@ class FrameError(Exception):
 
 
 class ReceiveBuffer:
-    """The buffer all connections of one event loop receive into, one after the other."""
+    """The buffer into which all connections of one event loop receive, one after the other."""
 
     __slots__ = ("data", "view")
 
@@ -65,8 +65,9 @@ class ReceiveBuffer:
 
 
 class Receiver:
-    """What readers of frames and of lines share: what is held of something that is not complete, and the memory that a
-    large one needs, which ``reserve`` is asked for."""
+    """Base of the readers of frames and of lines: it holds what is not complete, and asks ``reserve`` for the memory of
+    a large frame or line.
+    """
 
     __slots__ = ("_filled", "_large", "_most", "_reserve", "_shared", "_stash", "blocked", "reserved")
 
@@ -78,30 +79,30 @@ class Receiver:
         self._large: bytearray | None = None
         self._filled = 0
         self.blocked = False
-        #: Bytes reserved for what is under way; whoever granted them takes them back when it is complete or lost.
+        #: Bytes reserved for what is being received; their grantor takes them back when it is complete or lost.
         self.reserved = 0
 
     def allow(self, most: int) -> None:
-        """Bound what begins from now on, or is found to be large."""
+        """Bound frames or lines that begin from now on, or turn out to be large, to ``most`` bytes."""
         self._most = most
 
     @property
     def receiving(self) -> bool:
-        """Something large with a reservation is under way: it must be received to its end."""
+        """Return whether something large with a reservation is being received: it must be received to its end."""
         return self._large is not None
 
     @property
     def stashed(self) -> int:
-        """Bytes held of what is not complete and has no reservation."""
+        """Return the bytes held of what is not complete and has no reservation."""
         return len(self._stash)
 
     @property
     def partial(self) -> int:
-        """Bytes held of what is not complete yet."""
+        """Return the bytes held of what is not complete yet."""
         return self._filled if self._large is not None else len(self._stash)
 
     def close(self) -> None:
-        """The connection is gone: what there is goes, and nobody is asked any more."""
+        """Drop everything, and call ``reserve`` no more: the connection is gone."""
         self._stash = b""
         self._large = None
         self.blocked = False
@@ -130,7 +131,7 @@ class Framer(Receiver):
 
     @property
     def blocked_by(self) -> int:
-        """Bytes of the frame whose reservation was refused; 0 if none was."""
+        """Return the bytes of the frame whose reservation was refused; 0 if none was."""
         return int(self._framing.length.unpack_from(self._stash)[0]) + self._head if self.blocked else 0
 
     def retry(self) -> None:
@@ -143,11 +144,11 @@ class Framer(Receiver):
                 self._stash = b""
 
     def space(self) -> memoryview:
-        """Where the next bytes must be received; never empty."""
+        """Return the buffer into which the next bytes must be received; never empty."""
         frame = self._large
         if frame is not None:
             if self._filled == len(frame):
-                # A new one instead of a resize, which fails while anybody holds a view of the old one.
+                # A new buffer: a resize fails while a view of the old one exists.
                 grown = fresh(self._need)
                 grown[: self._filled] = frame
                 self._large = frame = grown
@@ -160,7 +161,7 @@ class Framer(Receiver):
         return self._shared.view
 
     def received(self, count: int) -> list[bytes | bytearray]:
-        """Frames completed by ``count`` bytes in the space given last. Raises FrameError."""
+        """Return the frames completed by ``count`` bytes in the space given last. Raises FrameError."""
         frame = self._large
         if frame is not None:
             self._filled += count
@@ -203,7 +204,7 @@ class Framer(Receiver):
         return frames
 
     def _start_large(self, size: int, first: memoryview) -> None:
-        # Not zeroed: a frame is handed out when it is full.
+        # Not zeroed: a frame is handed out only when it is full.
         frame = fresh(min(size, FIRST_ALLOCATION))
         frame[: len(first)] = first
         self._large = frame
@@ -213,5 +214,5 @@ class Framer(Receiver):
 
 
 def _refuse(size: int) -> bool:
-    """There is no room where nobody is."""
+    """Refuse: the connection is closed."""
     return False

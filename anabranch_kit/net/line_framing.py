@@ -1,8 +1,9 @@
-"""Splits a byte stream into lines, for protocols of text, as :mod:`anabranch_kit.net.framing` does by lengths.
+"""Reader of lines: splits a byte stream into lines, for protocols of text, as :mod:`anabranch_kit.net.framing` does by
+lengths.
 
-A line that is not complete is kept as it is while it is short. A longer one needs a reservation of what it may become
-at most, and is received into a buffer of its own: so a client that sends a long line byte by byte has nothing copied
-again and again, and half-received lines are bounded like half-received frames.
+A short line that is not complete is kept as it is. A longer one needs a reservation of its largest possible size, and
+is received into a buffer of its own. So a long line that arrives byte by byte is not copied again and again, and
+half-received lines are bounded like half-received frames.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _AT_ONCE = 16 * 1024
 
 
 class LineFraming(Struct, frozen=True):
-    """Lines end with ``end``, which is no part of them as they are handed out; ``most`` bounds their bytes."""
+    """A format of lines that end with ``end``, which is not handed out; ``most`` bounds their bytes."""
 
     most: int
     end: bytes = b"\n"
 
     def framer(self, shared: ReceiveBuffer, reserve: Callable[[int], bool] = lambda size: True) -> LineFramer:
-        """What tells the lines of one connection apart."""
+        """Return the reader of one connection's lines."""
         return LineFramer(shared, self, reserve)
 
 
@@ -40,7 +41,7 @@ class LineFramer(Receiver):
 
     @property
     def blocked_by(self) -> int:
-        """Bytes whose reservation was refused; 0 if none was."""
+        """Return the bytes whose reservation was refused; 0 if none was."""
         return self._room if self.blocked else 0
 
     @property
@@ -55,7 +56,7 @@ class LineFramer(Receiver):
             self._stash = b""
 
     def space(self) -> memoryview:
-        """Where the next bytes must be received; never empty."""
+        """Return the buffer into which the next bytes must be received; never empty."""
         if self._large is not None:
             return memoryview(self._large)[self._filled : self._filled + _AT_ONCE]
         stash, view = self._stash, self._shared.view
@@ -63,11 +64,11 @@ class LineFramer(Receiver):
         return view[len(stash) : len(stash) + _AT_ONCE]
 
     def received(self, count: int) -> list[bytes | bytearray]:
-        """Lines completed by ``count`` bytes in the space given last. Raises FrameError."""
+        """Return the lines completed by ``count`` bytes in the space given last. Raises FrameError."""
         held = self.partial
         data = self._shared.data if self._large is None else self._large
         end, mark = held + count, self._end
-        # What was there before had no end in it, but for one that was cut in two.
+        # The earlier bytes contain no end, unless an end was cut in two.
         found = data.find(mark, max(0, held - len(mark) + 1), end)
         lines: list[bytes | bytearray] = []
         at = 0

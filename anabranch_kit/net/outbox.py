@@ -1,11 +1,11 @@
-"""Responses on their way to a socket, with little of them in memory.
+"""Outbox of a connection: responses in flight to a socket, with little of them in memory.
 
 Before Python 3.12 a transport keeps what the socket did not take in one bytearray: everything is copied into it, and
 what remains is moved to its front after every send, which for responses of megabytes costs more than sending them. So
 the transport gets one bounded piece at a time, and the next only when it holds nothing.
 
-Of a large response only the place is known where its bytes lie (:class:`Source`). They are read a chunk at a time,
-as the socket takes them and as the memory budget grants; a peer that takes nothing can be made to give its chunk back.
+Of a large response only the place of its bytes is known (:class:`Source`). They are read a chunk at a time, as the
+socket takes them and as the memory budget grants; a chunk can be given back when the peer takes nothing.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from anabranch_kit.run.barrier import Barrier
 
 __all__ = ["CHUNK", "Buffer", "Outbox", "Source", "Turns", "joined"]
 
-#: What the transport is given at once when a quarter, and when three quarters of the memory are held.
+#: Bytes that the transport gets at once when a quarter, and when three quarters of the memory are held.
 _SMALLER_PIECE = 64 * 1024
 _SMALLEST_PIECE = 16 * 1024
-#: What is read of a source at once.
+#: Bytes read of a source at once.
 CHUNK = 1024 * 1024
 _LEAST_CHUNK = 64 * 1024
-#: What the socket is offered at once, in bytes and pieces, by a call that keeps nothing of it.
+#: Bytes and pieces that the socket is offered at once, by a call that keeps nothing of them.
 _OFFERED = 1024 * 1024
 _OFFERED_PIECES = 128
-#: Bytes of a piece, on average, from which on it costs less to offer it than to copy it to its neighbours.
+#: Average bytes of a piece above which it is cheaper to offer it by itself than to copy it to its neighbours.
 _WORTH_A_PIECE = 4096
-#: What the transport is given of what the socket did not take, so that it tells when there is room again.
+#: Bytes of the rest that the transport gets, so that it reports when the socket has room again.
 _LEFT_OVER = 16 * 1024
 _TURNS_AT_ONCE = 2
-#: Asked of each piece: a union of types would be made anew each time.
+#: A constant, since it is used for each piece: a union of types would be made anew each time.
 _BYTES = (bytes, memoryview, bytearray)
-#: What each piece behind the first takes of memory besides its bytes (measured): a client may have them come singly.
+#: Memory that each piece behind the first takes besides its bytes (measured): a client may cause many small pieces.
 _PIECE_BYTES = 64
 
 
 class Source(Protocol):
-    """Bytes that are read when they are wanted."""
+    """Bytes that are read when they are to be sent."""
 
     left: int
     """Bytes not read yet."""
@@ -54,18 +54,20 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def least(self) -> int:
-        """Bytes that the shortest read possible takes."""
+        """Return the bytes that the shortest possible read takes."""
 
     def read(self, max_bytes: int, done: Callable[[list[Buffer], Exception | None], None]) -> None:
-        """The next bytes: ``max_bytes`` at most, but as many as :meth:`least` says. ``done`` may be called at once."""
+        """Read the next bytes: ``max_bytes`` at most, but as many as :meth:`least` says. ``done`` may be called at
+        once.
+        """
 
     def rewind(self, size: int) -> None:
-        """The last ``size`` bytes of the last read are wanted again."""
+        """Step back: the last ``size`` bytes of the last read will be read again."""
 
 
 class Turns(Turn):
-    """Whose turn it is to read, or to go on with what is long: a few in each turn of the loop, so that everything else
-    goes on between them.
+    """Turns to read, or to go on with long work: a few in each turn of the loop, so that everything else goes on
+    between them.
 
     However many connections read large answers, or are sent one at the same time, a request of another waits for no
     more than a few chunks.
@@ -79,7 +81,7 @@ class Turns(Turn):
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits to read."""
+        """Return whether any connection waits to read."""
         return bool(self._readers)
 
     def ask(self, turn: Callable[[], None]) -> None:
@@ -99,7 +101,7 @@ class Outbox:
     """Unsent bytes of one connection, in order. The transport's buffer limits must be zero.
 
     ``moved`` is called when something was sent although the transport did not call. ``failed`` is called with a
-    sentence when a source cannot give what it promised: nothing more is sent then, and the connection must be cut.
+    sentence when a source cannot deliver: nothing more is sent then, and the connection must be cut.
     """
 
     __slots__ = (
@@ -135,9 +137,9 @@ class Outbox:
         tls: bool = False,
     ) -> None:
         self._transport = transport
-        # With TLS what was written is kept once more, encrypted.
+        # With TLS the written bytes are kept a second time, encrypted.
         self._most = _SMALLER_PIECE if tls else PIECE
-        # What goes past the transport to the socket: where there is no TLS, and while the transport holds nothing.
+        # The socket, to send past the transport: without TLS, and while the transport holds nothing.
         self._direct = None if tls else transport.get_extra_info("socket")
         self._turns = turns
         self._account = account
@@ -148,7 +150,7 @@ class Outbox:
         self._promised = 0
         self._counted = 0
         self._turn_taken = False
-        # Bytes granted for the read under way.
+        # Bytes granted for the read in flight.
         self._reading = 0
         self._chunk = CHUNK
         # The source whose bytes are the first pieces, and how many of them are left.
@@ -162,11 +164,11 @@ class Outbox:
 
     @property
     def unsent(self) -> int:
-        """Bytes the socket has not taken yet, in memory or not."""
+        """Return the bytes the socket has not taken yet, in memory or not."""
         return self._queued + self._promised + self._transport.get_write_buffer_size()
 
     def send(self, parts: Sequence[Buffer | Source]) -> bool:
-        """Append ``parts`` and send what the socket takes; whether that was all of them, and all before them."""
+        """Append ``parts`` and send what the socket takes; return whether everything is sent."""
         if not self._pieces and self.blocked_since is None and len(parts) == 1:
             alone = parts[0]
             if type(alone) is bytes and len(alone) <= _SMALLEST_PIECE:
@@ -175,7 +177,7 @@ class Outbox:
                     return True
                 self._count()
                 return False
-        # What goes past the transport goes in one call whatever its pieces are, unless they are very small.
+        # Past the transport all pieces go in one call, unless they are very small.
         whole = self._direct is not None and sum(map(len, parts)) > len(parts) * _WORTH_A_PIECE
         for piece in parts if whole else joined(parts):
             self._pieces.append(piece)
@@ -187,16 +189,16 @@ class Outbox:
         return False
 
     def block(self) -> None:
-        """The transport holds bytes (its ``pause_writing``)."""
+        """Wait: the transport holds bytes (its ``pause_writing``)."""
         self.blocked_since = self._turns.loop.time()
 
     def unblock(self) -> None:
-        """The transport holds nothing any more (its ``resume_writing``): go on."""
+        """Go on: the transport holds nothing any more (its ``resume_writing``)."""
         self.blocked_since = None
         self._pump()
 
     def go_on(self) -> None:
-        """There may be memory again for a source that had to wait."""
+        """Go on with a source that had to wait for memory."""
         self.starved = False
         self._pump()
 
@@ -210,8 +212,9 @@ class Outbox:
         self._moved()
 
     def _pump(self, reads: bool = False) -> None:
-        """Send what the socket takes, as much as fits into this turn of the loop. A source is read at a turn of ours
-        only, one chunk each time."""
+        """Send what the socket takes and fits into this turn of the loop. Sources are read only in a turn of ours, one
+        chunk each time.
+        """
         pieces, turns = self._pieces, self._turns
         level = self._account.level
         most = self._most if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
@@ -253,8 +256,9 @@ class Outbox:
             finished()
 
     def _offer(self, direct: Any) -> bool:
-        """Have the socket take as much as it does of the first pieces, without a copy of what it does not take; False
-        when the next piece is the transport's."""
+        """Offer the first pieces to the socket, without copying the rest; return False when the next piece is the
+        transport's.
+        """
         pieces = self._pieces
         offered: list[Buffer] = []
         size = 0
@@ -290,7 +294,7 @@ class Outbox:
         return False
 
     def _sent(self, size: int) -> None:
-        """So many bytes are queued no more."""
+        """Remove ``size`` bytes that were sent."""
         self._queued -= size
         self._turns.spend(size)
         if self._chunk_left:
@@ -311,7 +315,7 @@ class Outbox:
     # --- sources ----------------------------------------------------------------------------------------------------
 
     def _pull(self, source: Source) -> bool:
-        """Have the next chunk read; False when it is not there yet."""
+        """Start reading the next chunk; return False when it is not there yet."""
         least = source.least()
         size = self._account.grant(Kind.READS, max(least, min(source.left, self._chunk)), least)
         if not size:
@@ -346,7 +350,7 @@ class Outbox:
         self._ask_turn()  # also to send what was read, if that took a while
 
     def shed(self) -> None:
-        """Give the memory of a chunk back that the socket does not take; it is read again when it does."""
+        """Give the memory of a chunk back that the socket does not take; it is read again later."""
         left = self._chunk_left
         source = self._chunk_source
         if not left or source is None or self._reading:
@@ -370,7 +374,7 @@ class Outbox:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def finish(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when the transport has been given everything; it may be closed then and sends what it has."""
+        """Call ``then`` when the transport has been given everything; closing it then still sends what it has."""
         if self._promised or self._reading or self._queued > CHUNK:
             self._finished = then
             self._pump()
@@ -395,7 +399,7 @@ class Outbox:
 
 
 def joined(parts: Sequence[Buffer | Source]) -> list[Any]:
-    """The same bytes and sources in fewer pieces."""
+    """Return the same bytes and sources in fewer pieces."""
     if len(parts) == 1:
         return list(parts)
     pieces: list[Any] = []

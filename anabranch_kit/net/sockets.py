@@ -1,8 +1,8 @@
-"""Sockets of the process that others have made, as the kernel knows them: whose they are, and what came on them.
+"""The process's sockets that other code has made, as the kernel knows them: their peers, and the bytes they received.
 
-A node with ten thousand connections has as many descriptors, which may be closed and made anew by other threads at any
-moment. Each socket has a number of its own (SO_COOKIE), so that one that is known is asked twice and nothing more, and
-neither lets go of the interpreter: to get it back takes milliseconds where others compute.
+A node with ten thousand connections has as many descriptors, which other threads may close and reuse at any moment.
+Each socket has a number of its own (SO_COOKIE). A known socket therefore takes only two system calls, and neither
+releases the interpreter: getting it back takes milliseconds where other threads compute.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _IN_A_ROW = 200
 
 
 def hung_up(numbers: Iterable[int]) -> list[int]:
-    """Those of the descriptors whose peers have closed their side, which is not seen in reading before all that they
-    sent has been read. Takes a microsecond for each."""
+    """Return the descriptors whose peers have closed their side. Reading shows that only after everything they sent has
+    been read. Takes a microsecond for each.
+    """
     asked = select.poll()
     for number in numbers:
         asked.register(number, select.POLLRDHUP)
@@ -38,25 +39,25 @@ def hung_up(numbers: Iterable[int]) -> list[int]:
 
 
 class Arrived(NamedTuple):
-    """What the kernel knows of a connection."""
+    """The kernel's facts about a connection."""
 
     received: int
     """Bytes since it began."""
     number: int
     """Its descriptor."""
     cookie: bytes
-    """Which socket it is: another connection may have the same client's address and port later."""
+    """Identity of the socket: another connection may have the same client's address and port later."""
 
 
 class Sockets:
     """The sockets of this process. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        # By descriptor: which socket it was when it was last looked at, and whose, if it was one to be told of.
+        # By descriptor: the socket's cookie at the last look, and its peer if it was a connection to the ports.
         self._known: dict[int, tuple[bytes, Peer | None]] = {}
 
     def to(self, ports: frozenset[int]) -> Mapping[Peer, Arrived]:
-        """The connections to ``ports`` of this process. Raises OSError."""
+        """Return the connections to ``ports`` of this process. Raises OSError."""
         known, self._known = self._known, {}
         found: dict[Peer, Arrived] = {}
         for place, name in enumerate(os.listdir("/proc/self/fd"), 1):
@@ -80,8 +81,8 @@ class Sockets:
 
 
 def _ask(number: int, level: int, option: int, size: int) -> bytes:
-    """What the kernel says of a socket, while no other thread of Python's runs. Raises OSError if it is none."""
-    # Whatever it is, nothing is made of it. The library's own type is made in half the time.
+    """Return a socket option without releasing the interpreter. Raises OSError if the descriptor is no socket."""
+    # Family and type do not matter here. The library's own type takes half the time of socket.socket.
     one = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, number)
     try:
         return one.getsockopt(level, option, size)
@@ -99,8 +100,8 @@ def _received(number: int) -> int | None:
 
 
 def _whose(number: int, ports: frozenset[int]) -> Peer | None:
-    """Whose connection to one of ``ports`` a descriptor is; None for other sockets. Raises OSError if it listens."""
-    # A descriptor of its own: whose the number is may change at any moment.
+    """Return the peer of a connection to one of ``ports``; None for other sockets. Raises OSError if it listens."""
+    # Use a descriptor of our own: the number may get another socket at any moment.
     with socket.socket(fileno=os.dup(number)) as one:
         if one.type != socket.SOCK_STREAM or one.family not in (socket.AF_INET, socket.AF_INET6):
             return None
@@ -111,7 +112,9 @@ def _whose(number: int, ports: frozenset[int]) -> Peer | None:
 
 
 def close(number: int, peer: Peer) -> bool:
-    """End the connection of a descriptor, if it is still that of ``peer``: its owner finds that the client has gone."""
+    """End the connection of a descriptor, if it is still that of ``peer``: its owner sees the client go. Return whether
+    it was.
+    """
     with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
         host, port = one.getpeername()[:2]
         if (plain(host), port) == peer:
@@ -121,5 +124,5 @@ def close(number: int, peer: Peer) -> bool:
 
 
 def plain(host: str) -> str:
-    """An address of IPv4 as such, also where it came by IPv6."""
+    """Return an IPv4 address as such, also where it came by IPv6."""
     return host.removeprefix("::ffff:")

@@ -1,4 +1,4 @@
-"""TLS for a listener: a context made of files, which can be read again while the listener serves."""
+"""TLS for a listener: a context made of files that can be read again while the listener serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HANDSHAKE_SECONDS = 10.0
 
 
 class TlsError(Exception):
-    """The files are not what a listener with TLS needs; a sentence for the operator."""
+    """The files are not what a listener with TLS needs; the message is a sentence for the operator."""
 
 
 class Pem(Struct, frozen=True):
@@ -26,7 +26,7 @@ class Pem(Struct, frozen=True):
 
 
 class TlsFiles(Struct, frozen=True):
-    """Where the certificate (with the chain below its root), its key and the authority of clients lie: PEM files.
+    """Paths of the certificate (with the chain below its root), its key and the authority of clients: PEM files.
 
     With ``client_ca`` clients show certificates of it: all of them if ``client_required``, otherwise those that have
     one. Without it none is asked for.
@@ -38,7 +38,7 @@ class TlsFiles(Struct, frozen=True):
     client_required: bool = True
 
     def load(self) -> ssl.SSLContext:
-        """A context of what the files say now: TLS 1.2 and later. Raises TlsError."""
+        """Return a context made of the files' current content: TLS 1.2 and later. Raises TlsError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         _show(context, self.cert, self.key)
@@ -48,7 +48,7 @@ class TlsFiles(Struct, frozen=True):
         return context
 
     def read(self) -> Pem:
-        """What the files say now. Raises TlsError."""
+        """Return the files' current content. Raises TlsError."""
         try:
             ca = None if self.client_ca is None else self.client_ca.read_bytes()
             return Pem(self.cert.read_bytes(), self.key.read_bytes(), ca, ca is not None and self.client_required)
@@ -57,7 +57,7 @@ class TlsFiles(Struct, frozen=True):
 
 
 class PeerFiles(Struct, frozen=True):
-    """What is needed to connect to servers with TLS: PEM files.
+    """Paths of the files for connections to servers with TLS: PEM files.
 
     ``ca`` is the authority of their certificates, which must name the host that is connected to; None: those that the
     system trusts. ``cert`` and ``key`` are shown where a server asks for a certificate.
@@ -68,7 +68,7 @@ class PeerFiles(Struct, frozen=True):
     key: Path | None = None
 
     def load(self) -> ssl.SSLContext:
-        """A context of what the files say now: TLS 1.2 and later. Raises TlsError."""
+        """Return a context made of the files' current content: TLS 1.2 and later. Raises TlsError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.ca is None:
@@ -82,7 +82,7 @@ class PeerFiles(Struct, frozen=True):
 
 def _show(context: ssl.SSLContext, cert: Path, key: Path) -> None:
     def no_password() -> str:
-        # Without this the terminal would be asked.
+        # Otherwise OpenSSL would ask for a password on the terminal.
         raise TlsError(f"{key} is encrypted, and there is nobody to give its password")
 
     _readable(cert)
@@ -102,7 +102,7 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
 
 
 def _readable(path: Path) -> None:
-    # What loads files does not tell which one it is that cannot be read.
+    # The function that loads the files does not say which one cannot be read.
     try:
         path.open("rb").close()
     except OSError as error:
@@ -110,50 +110,50 @@ def _readable(path: Path) -> None:
 
 
 class ListenerTls(ssl.SSLContext):
-    """What a listener is given: every new connection gets what was read last.
+    """The context of a listener: every new connection uses the files as they were read last.
 
-    A context that serves cannot be given other files in one step (authorities are only added, and a certificate
-    without its key would be kept), so this one has nothing of its own but hands connections to a whole one.
+    A context that serves cannot be given other files in one step (authorities are only added, and a certificate without
+    its key would be kept). So this one has no files itself, and hands connections to a complete context.
     """
 
     _files: TlsFiles
     _current: ssl.SSLContext
     pem: Pem
-    """What was read last, whole."""
+    """Content of all files as read last."""
 
     def __new__(cls, files: TlsFiles) -> Self:
-        """Raises TlsError."""
+        """Read the files. Raises TlsError."""
         self = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
         self._files = files
         self._current, self.pem = files.load(), files.read()
         return self
 
     def reload(self) -> None:
-        """Read the files again, for new connections. Raises TlsError, and keeps what it has."""
+        """Read the files again, for new connections. On TlsError the old content stays."""
         self._current, self.pem = self._files.load(), self._files.read()
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """A connection's TLS, asked for by asyncio."""
+        """Return the TLS of one connection; asyncio calls this."""
         return self._current.wrap_bio(*args, **options)
 
 
 class PeerTls(ssl.SSLContext):
-    """What connects to servers, likewise: every new connection gets what was read last."""
+    """The context of connections to servers: every new connection uses the files as they were read last."""
 
     _files: PeerFiles
     _current: ssl.SSLContext
 
     def __new__(cls, files: PeerFiles) -> Self:
-        """Raises TlsError."""
+        """Read the files. Raises TlsError."""
         self = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
         self._files = files
         self._current = files.load()
         return self
 
     def reload(self) -> None:
-        """Read the files again, for new connections. Raises TlsError, and keeps what it has."""
+        """Read the files again, for new connections. On TlsError the old content stays."""
         self._current = self._files.load()
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """A connection's TLS, asked for by asyncio."""
+        """Return the TLS of one connection; asyncio calls this."""
         return self._current.wrap_bio(*args, **options)

@@ -1,4 +1,4 @@
-"""What asyncio keeps for a connection with TLS besides the bytes that are on their way: bounded here, and told."""
+"""Memory that asyncio keeps for a connection with TLS besides the bytes in flight: bounded and reported here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ UNBOUNDED_BYTES = 608 * 1024
 
 
 def bound_tls_memory(transport: asyncio.BaseTransport) -> int:
-    """Have a connection with TLS receive in small pieces; gives the bytes that it holds while it lives, at most.
+    """Make a connection with TLS receive in small pieces; return the most bytes that it holds while it lives.
 
-    To be called when the connection is made. asyncio receives into a buffer of 256 KiB for each connection, and
-    OpenSSL keeps as much again of what came at once. Nothing official makes them smaller: where they are not what
-    they are in Python 3.11, they stay, and are told.
+    Call it when the connection is made. asyncio receives into a buffer of 256 KiB for each connection, and OpenSSL
+    keeps as much again of what came at once. There is no official way to make them smaller: where the attributes are
+    not those of Python 3.11, the buffers stay, and the result counts them.
     """
     protocol: Any = getattr(transport, "_ssl_protocol", None)
     if not isinstance(getattr(protocol, "_ssl_buffer", None), bytearray) or not hasattr(protocol, "max_size"):

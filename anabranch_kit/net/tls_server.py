@@ -1,9 +1,9 @@
-"""TLS of the connections that come to a listener, from the first byte on.
+"""TLS of the connections to a listener, from the first byte on.
 
-Where asyncio is told to do it, a handshake that fails stays in memory until the cyclic collector finds it, with what
-was to serve the connection and 256 KiB to receive into: the exception knows the frames that wait for the handshake, and
-they know it. Anybody may make handshakes fail, and they count in no bound on memory. So nobody waits here, and what
-serves a connection is made when its handshake is done.
+In asyncio's own implementation a failed handshake stays in memory until the cyclic collector finds it, with the
+connection's protocol and 256 KiB of receive buffer: the exception refers to the frames that wait for the handshake, and
+they refer to it. Any client can make handshakes fail, and they count in no bound on memory. So nothing waits here, and
+the connection's protocol is made only when its handshake is done.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Factory = Callable[[], asyncio.BaseProtocol]
 def served(
     factory: Factory, tls: ssl.SSLContext | None, handshake_seconds: float, shutdown_seconds: float | None = None
 ) -> Factory:
-    """What ``create_server`` of the running loop is given to have ``factory`` make what serves connections, with TLS if
-    there is a context. A client that does not begin, or end, with TLS in time is cut."""
+    """Return the protocol factory for ``create_server`` of the running loop: ``factory`` makes the protocols of
+    connections, with TLS if there is a context. A client that does not begin, or end, TLS in time is cut.
+    """
     if tls is None:
         return factory
     loop = asyncio.get_running_loop()
@@ -43,7 +44,7 @@ def served(
 
 
 class _Handshake(asyncio.Protocol):
-    """Stands for what will serve a connection, until its handshake is done."""
+    """Placeholder for the protocol of a connection, until its handshake is done."""
 
     def __init__(self, factory: Factory) -> None:
         self._factory = factory
@@ -55,7 +56,7 @@ class _Handshake(asyncio.Protocol):
 
 
 class _Tls(SSLProtocol):
-    """asyncio's own, without what keeps it in memory."""
+    """asyncio's own protocol, without the references that keep it in memory."""
 
     max_size = RECEIVED_AT_ONCE
 
@@ -69,7 +70,7 @@ class _Tls(SSLProtocol):
 
     def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
         if isinstance(handshake_exc, ssl.SSLError) and not isinstance(handshake_exc, ssl.SSLEOFError):
-            # asyncio tells it in debug mode only. Who only looks whether a port is open sends nothing.
+            # asyncio logs this in debug mode only. A port scan sends nothing, and is not logged.
             known = self._socket_transport.get_extra_info
             host, port = (known("peername") or ("?", "?"))[:2]  # None where the client had gone already
             own = known("sockname")[1]

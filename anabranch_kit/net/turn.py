@@ -1,9 +1,9 @@
-"""How much of one turn of the event loop the connections of a listener may take together.
+"""Allowance of work that the connections of a listener share in one turn of the event loop.
 
-A turn goes through everything that has become ready. Bounding what each connection does in it is not enough when
-hundreds are ready at once, so they share one allowance; who finds it used up goes on in the next turn, in order. Of
-those that wait each gets a small part of it then, and waits again: so one that asks for little is not behind all that
-every other has asked for.
+A turn goes through everything that has become ready. A bound for each connection is not enough when hundreds are ready
+at once, so they share one allowance. A connection that finds it used up goes on in the next turn, in order. There each
+waiting connection gets a small part and waits again: so a small request does not wait for everything that all others
+have asked for.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ ENTRY_WORK = 1024
 
 _TURN_WORK = 2 * 1024 * 1024
 _SHARE = _TURN_WORK // 16
-"""Of one that has waited, while others do."""
+"""Bytes for a connection that has waited, while others wait."""
 
 RECEIVED_AT_ONCE = 1024 * 1024
 """Bytes of one connection: a socket may hold several times as many."""
 LITTLE = 64 * 1024
-"""Bytes received at once, from which on they count as work, and more than which nobody receives when a turn is over."""
+"""Bytes received at once that count as no work; no connection receives more when a turn is over."""
 
 
 class Turn:
-    """``spend`` counts work that was done, in bytes; while :attr:`is_over` nothing more is to be begun."""
+    """An allowance. ``spend`` counts finished work, in bytes; while :attr:`is_over` no connection may begin anything
+    more.
+    """
 
     __slots__ = ("_barrier", "_scheduled", "_spent", "_until", "_waiting", "is_over", "loop")
 
@@ -42,15 +44,17 @@ class Turn:
         self.is_over = False
 
     def spend(self, work: int) -> None:
-        """``work`` may be negative: less was done than had been counted."""
+        """Count ``work`` bytes; negative when less was done than had been counted."""
         self._spent += work
         self.is_over = self._spent >= self._until
-        # While little is spent nobody minds that it is from earlier turns, and a turn of one's own costs a system call.
+        # A little work may stay counted beyond its turn: scheduling a reset costs a system call.
         if self._spent >= _TURN_WORK // 2:
             self._schedule()
 
     def receive(self, space: memoryview) -> memoryview:
-        """What of ``space`` may be received into at once; :meth:`spend` more than :data:`LITTLE` of it."""
+        """Return the part of ``space`` that may be received into at once; :meth:`spend` more than :data:`LITTLE` of
+        it.
+        """
         return space[: LITTLE if self.is_over else RECEIVED_AT_ONCE]
 
     def wait(self, who: object, go_on: Callable[[], None]) -> None:

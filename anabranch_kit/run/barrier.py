@@ -1,8 +1,8 @@
-"""Where code calls what others have left behind, a callback, a waiter, a queued piece of work: what it raises is logged
-and counted, and the rest goes on.
+"""Barrier around calls of callbacks, waiters and queued work of other components: an exception is logged and counted,
+and the caller goes on.
 
-Whoever answers many (a log its producers, a connection its requests, a change its listeners) must not be stopped
-half-way because one of them is broken. The request whose callback raised is the only one that pays.
+A component that answers many (a log its producers, a connection its requests, a change its listeners) must not stop
+half-way because one of them is broken. Only the request whose callback raised is affected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QUIET_S = 1.0
 
 
 class Barrier:
-    """Counts what callbacks raise, by kind. Kinds are words of the code, not of clients, so they are few.
+    """Counter of the exceptions of callbacks, by kind. Kinds are words of the code, not of clients, so they are few.
 
     A node, or a process of the backend, has one, which all its parts are given. Where a call is hot, write ``try`` and
     ``except Exception as error: barrier.caught(kind, error)`` in place: that costs nothing until something is raised.
@@ -35,12 +35,13 @@ class Barrier:
         self.failures: dict[str, int] = {}
         """Exceptions caught so far, by kind."""
         self._clock = clock
-        # By kind: when its last line was written, and the count it gave.
+        # By kind: time of its last log line, and the count in it.
         self._told: dict[str, tuple[float, int]] = {}
 
     def call(self, kind: str, callback: Callable[[*Ts], object], *args: *Ts, **about: object) -> bool:
-        """Call ``callback(*args)``; returns whether it came back. ``about`` goes into the log with what it raised (any
-        ``Exception``; what ends the process goes through)."""
+        """Call ``callback(*args)``; return whether it returned. ``about`` goes into the log with its exception (any
+        ``Exception``; exceptions that end the process go through).
+        """
         try:
             callback(*args)
         except Exception as error:  # noqa: BLE001 - logged and counted

@@ -1,4 +1,4 @@
-"""How much of something may be done now, if there is a limit to it: a bucket that fills evenly."""
+"""Rate limit: a bucket that fills evenly."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 
 class Speed(NamedTuple):
-    """``per_second`` on the average, ``burst`` at once (bytes, or whatever is counted); 0 a second: as fast as it
-    goes."""
+    """A rate: ``per_second`` on the average, ``burst`` at once (bytes, or another unit); 0 a second: no limit."""
 
     per_second: float
     burst: float
@@ -19,8 +18,8 @@ UNLIMITED = Speed(0, 0)
 
 
 class Bucket:
-    """What may be done now, as bytes written. Something may be when there is anything left, however large it is, and
-    what it takes beyond that has to come in first; so requests that are larger than a burst pass, too.
+    """A bucket of what may be done now, such as bytes written. Work may begin when anything is left, however large it
+    is, and the excess has to flow in before the next; so requests larger than a burst pass, too.
 
     ``clock`` gives seconds.
     """
@@ -34,29 +33,29 @@ class Bucket:
         self._seen = clock()
 
     def change(self, speed: Speed) -> None:
-        """From now on it fills at another speed. What was taken too much is not forgotten."""
+        """Fill at another speed from now on. Excess that was taken still has to flow in."""
         if speed != self._speed:
             self._fill()
             self._speed = speed
             self._left = min(self._left, float(speed.burst))
 
     def take(self, amount: float) -> None:
-        """So much is done."""
+        """Take ``amount`` for work that is done."""
         self._fill()
         self._left -= amount
 
     def wait(self) -> float:
-        """Seconds until something may be done; 0 if it may be at once."""
+        """Return the seconds until something may be done; 0 if it may be at once."""
         rate = self._speed.per_second
         if not rate:
             return 0.0
         self._fill()
-        # As long as the first byte takes at least: a clock may not be finer than a wait that is shorter.
+        # At least as long as the first byte takes: a shorter wait may be below the clock's resolution.
         return 0.0 if self._left > 0 else (1 - self._left) / rate
 
     @property
     def is_full(self) -> bool:
-        """Whether it is as if nothing had ever been taken."""
+        """Return whether the bucket is as if nothing had ever been taken."""
         self._fill()
         return self._left >= self._speed.burst
 

@@ -1,8 +1,9 @@
-"""The end of a cycle of the event loop: all that was ready has been worked off, the kernel is about to be asked again.
+"""The end of a cycle of the event loop: everything that was ready has run, and the loop is about to ask the kernel
+again.
 
-Whoever gathers the work of many does it then: what all connections append goes into one write, what a connection is
-answered into one send. ``call_soon`` serves as well, a turn of the loop later each time, with a system call in between;
-a request that is alone pays for each of them.
+Code that gathers work of many requests does it then: the appends of all connections go into one write, the answers of a
+connection into one send. ``call_soon`` would also work, but each time a turn of the loop later, with a system call in
+between; a request that is alone pays for each of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Work = Callable[[], None]
 
 
 class _Phase(IntEnum):
-    """What the cycle still takes."""
+    """Kinds of work that the cycle still takes."""
 
     NOTHING = 0
     ANSWERS = 1
@@ -29,10 +30,11 @@ class _Phase(IntEnum):
 
 
 class Cycle:
-    """Work for the end of the cycle: first what was gathered, then the answers that this and everything else gave.
+    """Work for the end of the cycle: first gathered work, then the answers from it and from everything else.
 
-    What comes too late for a cycle is done at the end of the next, which then comes at once: work that makes more work
-    keeps nobody from being heard. Without ``ends``, of a loop that is no :class:`CycleLoop`, it is done a turn later.
+    Work that comes too late for a cycle is done at the end of the next, which then comes at once: so work that makes
+    more work does not keep the loop from its sockets. Without ``ends``, of a loop that is no :class:`CycleLoop`, it is
+    done a turn later.
     """
 
     __slots__ = ("_answers", "_ends", "_gathered", "_leaving", "_loop", "_phase", "began")
@@ -48,7 +50,7 @@ class Cycle:
         """When the loop was last told what is ready (monotonic clock); 0 of a loop that is no :class:`CycleLoop`."""
 
     def gather(self, work: Work) -> None:
-        """Have ``work`` done when everything that was ready has had its say."""
+        """Do ``work`` after everything that was ready has run."""
         if self._phase == _Phase.ALL:
             self._gathered.append(work)
         elif self._ends:
@@ -58,7 +60,7 @@ class Cycle:
             self._loop.call_soon(work)
 
     def answer(self, work: Work) -> None:
-        """Have ``work`` done after all that was gathered."""
+        """Do ``work`` after all gathered work."""
         if self._phase:
             self._answers.append(work)
         elif self._ends:
@@ -68,10 +70,10 @@ class Cycle:
             self._loop.call_soon(work)
 
     def hand_over(self, work: Work) -> None:
-        """Have ``work``, which gives another thread something to do, done as the last thing before the kernel is asked:
-        one that wakes earlier finds the interpreter taken, and both wait for each other several times.
+        """Do ``work``, which wakes another thread, as the last thing before the loop asks the kernel: a thread that
+        wakes earlier finds the interpreter taken, and both wait for each other several times.
 
-        For what is gathered; done at once where answers would hold it up. It must schedule nothing on this loop.
+        For gathered work; done at once where answers would hold it up. It must schedule nothing on this loop.
         """
         if self._phase == _Phase.ANSWERS and not self._answers:
             self._leaving.append(work)
@@ -80,21 +82,21 @@ class Cycle:
 
     @property
     def leaves(self) -> bool:
-        """Whether :meth:`leave` has something to do."""
+        """Return whether :meth:`leave` has something to do."""
         return bool(self._leaving)
 
     def leave(self) -> None:
-        """The kernel is asked now."""
+        """Do the handed-over work: the loop asks the kernel now."""
         leaving, self._leaving = self._leaving, []
         self._do(leaving)
 
     def begin(self) -> None:
-        """The loop has been told what is ready."""
+        """Begin a cycle: the kernel has answered what is ready."""
         self._phase = _Phase.ALL
         self.began = monotonic()
 
     def end(self) -> None:
-        """Everything that was ready has been worked off."""
+        """End a cycle: everything that was ready has run."""
         self._phase = _Phase.ANSWERS
         if self._gathered:
             gathered, self._gathered = self._gathered, []
@@ -113,10 +115,10 @@ class Cycle:
 
 
 class _Selector(selectors.EpollSelector):
-    """Finds, behind everything that is ready, also ``last``.
+    """A selector that reports ``last`` behind everything else that is ready.
 
-    ``select`` does what the one of its base does, in half the time: there are two with each request of a client that
-    waits for its answer.
+    ``select`` does what its base's does, in half the time: there are two calls for each request of a client that waits
+    for its answer.
     """
 
     def __init__(self) -> None:
@@ -124,7 +126,7 @@ class _Selector(selectors.EpollSelector):
         self.cycle: Cycle | None = None
         self.last: tuple[selectors.SelectorKey, int] | None = None
         self._keys: dict[int, selectors.SelectorKey] = {}
-        # The same epoll as the base has, which keeps its object of it to itself.
+        # The base's epoll under a descriptor of our own: its object is private.
         self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -147,7 +149,7 @@ class _Selector(selectors.EpollSelector):
         if cycle is not None and cycle.leaves:
             cycle.leave()
         keys = self._keys
-        # Rounded up, as in the base: a timer must not find that it is not due yet.
+        # Rounded up, as in the base: the loop must not wake before its timer is due.
         wait = -1 if timeout is None else 0 if timeout <= 0 else ceil(timeout * 1e3) * 1e-3
         found: list[tuple[selectors.SelectorKey, int]] = []
         try:
@@ -176,16 +178,16 @@ class _Selector(selectors.EpollSelector):
 
 
 class CycleLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop, with a selector that always finds one thing more, which the loop then comes to last.
+    """asyncio's own loop, with a selector that always reports one more descriptor, which the loop then comes to last.
 
-    Timers that are due come behind it: what they gather is done a turn later.
+    Timers that are due come behind it: the work that they gather is done a turn later.
     """
 
     def __init__(self) -> None:
         selector = _Selector()
         super().__init__(selector)
         self.cycle = Cycle(self, ends=True)
-        # Nothing is ever written to it: only the selector says that it is ready.
+        # Nothing is ever written to it: the selector just reports it as ready.
         self._end_of_cycle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.add_reader(self._end_of_cycle, self.cycle.end)
         selector.last = (selector.get_key(self._end_of_cycle), selectors.EVENT_READ)
@@ -199,9 +201,11 @@ class CycleLoop(asyncio.SelectorEventLoop):
 
 
 def _nothing() -> None:
-    """The loop does not wait for the kernel when there is something to do."""
+    """Do nothing: a scheduled call keeps the loop from waiting for the kernel."""
 
 
 def cycle_of(loop: asyncio.AbstractEventLoop) -> Cycle:
-    """The cycle of ``loop``; of any other than :class:`CycleLoop` one whose work is done in the next turn."""
+    """Return the cycle of ``loop``; for any other loop than :class:`CycleLoop`, one whose work is done in the next
+    turn.
+    """
     return loop.cycle if isinstance(loop, CycleLoop) else Cycle(loop)

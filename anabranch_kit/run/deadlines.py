@@ -1,12 +1,11 @@
-"""Deadlines of many, on one timer.
+"""Deadlines of many keys, on one timer.
 
-Nearly all that has a deadline is over before it, or moves it on, so setting, moving and removing one must be cheap, and
-one that was removed must leave nothing of its owner behind. Deadlines of one moment share a slot; a heap orders the
-slots, of which there are never many more than deadlines.
+Nearly every deadline is removed or moved on before it comes, so setting, moving and removing one must be cheap, and a
+removed one must keep nothing of its owner alive. Deadlines of one moment share a slot; a heap orders the slots, of
+which there are never many more than deadlines.
 
-Deadlines come from what clients ask for, so none is trusted: whatever is asked, one comes after the moment that is
-being worked off, and a timer goes off after now. Whoever works off what is due can therefore add nothing to his own
-work, and the event loop turns between two rounds.
+Clients choose deadlines, so none is trusted: each comes after the moment that is being worked off, and a timer goes off
+after now. So the owner cannot add to the round that it is working off, and the event loop turns between two rounds.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _LEFT_OVER = 64
 
 
 class DeadlineQueue(Generic[K]):
-    """At most one deadline per key, in whole steps of a clock of the caller's. No timer: see :class:`Deadlines`."""
+    """At most one deadline per key, in whole steps of the caller's clock. No timer: see :class:`Deadlines`."""
 
     __slots__ = ("_at", "_heap", "_past", "_slots")
 
     def __init__(self) -> None:
         self._at: dict[K, int] = {}
-        # Dicts for their order: what is due at one moment comes in the order it was set.
+        # Dicts for their order: keys due at one moment come in the order they were set.
         self._slots: dict[int, dict[K, None]] = {}
         self._heap: list[int] = []  # every moment in ``_slots``, and some that were
         self._past: int | None = None  # the latest moment that was worked off
@@ -46,7 +45,7 @@ class DeadlineQueue(Generic[K]):
         return len(self._at)
 
     def get(self, key: K) -> int | None:
-        """When ``key`` is due, or None if it is not set."""
+        """Return when ``key`` is due, or None if it is not set."""
         return self._at.get(key)
 
     def set(self, key: K, now: int, after: int) -> None:
@@ -77,7 +76,7 @@ class DeadlineQueue(Generic[K]):
 
     @property
     def next(self) -> int | None:
-        """The nearest deadline, or None without any."""
+        """Return the nearest deadline, or None without any."""
         heap = self._heap
         while heap and heap[0] not in self._slots:
             heapq.heappop(heap)
@@ -107,7 +106,8 @@ class Alarm:
     """One timer for many deadlines: set to the earliest, it calls ``ring`` with the time when it goes off. Seconds of
     the loop's clock.
 
-    Where deadlines are nearly never reached it may go off for nothing, which is cheaper than moving it each time.
+    It may go off too early, when the deadline was removed: where deadlines are rarely reached, that is cheaper than
+    moving the timer each time.
     """
 
     __slots__ = ("_handle", "_loop", "_ring", "_when")
@@ -119,31 +119,31 @@ class Alarm:
         self._when = 0.0
 
     def set(self, when: float) -> None:
-        """Goes off at ``when`` at the latest."""
+        """Go off at ``when`` at the latest."""
         if self._handle is not None:
             if self._when <= when:
                 return
             self._handle.cancel()
         self._when = when
-        # Ahead of now, whatever is asked: the owner may set it again and again for what is due, and the loop must turn.
+        # Always after now: the owner may set it again and again for due deadlines, and the loop must turn.
         self._handle = self._loop.call_at(max(when, self._loop.time() + _LEAST_SECONDS), self._fire)
 
     def cancel(self) -> None:
-        """Does not go off any more, until it is set again."""
+        """Stop until it is set again."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def _fire(self) -> None:
         self._handle = None
-        # A loop may run a timer up to its clock's resolution early; what it was set for is due by definition.
+        # A loop may run a timer early, up to its clock's resolution. The deadline it was set for counts as due.
         self._ring(max(self._loop.time(), self._when))
 
 
 class Deadlines(Generic[K]):
     """Calls ``expired`` on the loop, once for each key whose time has come and that was not removed before.
 
-    What it raises is counted by ``barrier`` and keeps no other from its time.
+    ``barrier`` counts its exceptions; they do not delay other keys.
     """
 
     __slots__ = ("_alarm", "_barrier", "_expired", "_loop", "_queue")
@@ -169,7 +169,7 @@ class Deadlines(Generic[K]):
         self._queue.remove(key)
 
     def clear(self) -> list[K]:
-        """Forget all deadlines and return whose they were."""
+        """Forget all deadlines and return their keys."""
         self._alarm.cancel()
         return self._queue.clear()
 

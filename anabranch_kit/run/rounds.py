@@ -1,7 +1,7 @@
-"""What a chore does with each of many: a few at a time, each within a barrier and a time of its own.
+"""Rounds of a chore over many items: a few at a time, each within a barrier and a time limit of its own.
 
-A chore that awaits one after the other stops for all of them where one waits for long, and begins anew without the rest
-where one raises. What is done with one of them here costs the others nothing: one that takes long goes on by itself.
+A chore that awaits one item after the other stops for all of them where one waits for long, and drops the rest where
+one raises. Here the items do not affect each other: one that takes long goes on by itself.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LEFT = 1000
 
 
 class Rounds(Generic[K]):
-    """Goes through many again and again: :meth:`each` is one round, :meth:`close` ends what still goes on.
+    """Repeated rounds over many items: :meth:`each` is one round, :meth:`close` ends what still goes on.
 
-    ``at_once`` are worked on at the same time. One that has taken ``patience`` seconds goes on beside them, and later
-    rounds leave it out until it has ended; while ``left`` go on so, no others are begun. What is raised is logged and
-    counted as ``what``.
+    ``at_once`` items are worked on at the same time. An item that has taken ``patience`` seconds goes on beside them,
+    and later rounds leave it out until it has ended; while ``left`` items go on so, no others are begun. Exceptions are
+    logged and counted as ``what``.
     """
 
     __slots__ = ("_at_once", "_barrier", "_left", "_patience", "_running", "_what")
@@ -40,8 +40,9 @@ class Rounds(Generic[K]):
         self._running: dict[K, asyncio.Task[None]] = {}
 
     async def each(self, items: Iterable[K], work: Callable[[K], Awaitable[object]]) -> None:
-        """Do ``work`` with each of ``items``, which may be made while others are worked on. Whoever is cancelled here
-        cancels what goes on."""
+        """Do ``work`` with each of ``items``, which may be produced while others are worked on. Cancelling the caller
+        cancels the work that goes on.
+        """
         waiting = iter(items)
         workers = [asyncio.ensure_future(self._through(waiting, work)) for _ in range(self._at_once)]
         try:

@@ -44,7 +44,7 @@ class _Crowd(Generic[T]):
 
     @property
     def is_there(self) -> bool:
-        """Whether the task has waiters."""
+        """Return whether the task has waiters."""
         return bool(self._waiting)
 
     def _go_on(self, _: object = None) -> None:
@@ -57,8 +57,9 @@ class _Crowd(Generic[T]):
 
 
 class SharedWorks(Generic[K, T]):
-    """Tasks by key, one running per key. ``ended`` is called with each task that has ended, and takes its error; it is
-    needed unless they never fail."""
+    """Tasks by key, one running per key. ``ended`` is called with each task that has ended, and handles its error; it
+    is needed unless the tasks never fail.
+    """
 
     __slots__ = ("_crowds", "_ended")
 
@@ -104,7 +105,7 @@ class SharedWorks(Generic[K, T]):
 
     @property
     def tasks(self) -> list[asyncio.Task[T]]:
-        """The running tasks."""
+        """Return the running tasks."""
         return [crowd.task for crowd in self._crowds.values()]
 
     def _has_ended(self, key: K, task: asyncio.Task[T]) -> None:

@@ -1,4 +1,4 @@
-"""How long the event loop keeps others waiting: a beat that comes late shows how late everything else was."""
+"""Stalls of the event loop: a beat that comes late shows how late everything else was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEAT_SECONDS = 0.1
 
 
 class LoopStalls:
-    """Beats ten times a second from :meth:`start` to :meth:`stop`: what lasts longer than a beat is never missed."""
+    """A beat ten times a second from :meth:`start` to :meth:`stop`: a stall longer than a beat is never missed."""
 
     __slots__ = ("_due", "_loop", "_timer", "beats", "buckets", "longest", "seconds")
 
@@ -31,7 +31,7 @@ class LoopStalls:
         self._next(loop.time())
 
     def stop(self) -> None:
-        """Beat no more; harmless when repeated."""
+        """Stop beating; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

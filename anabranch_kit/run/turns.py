@@ -1,9 +1,9 @@
-"""Work that names very many things and is done on the event loop, in turns with everybody else's.
+"""Work on very many items that is done on the event loop, in turns with everything else.
 
-How long the work on one thing takes differs by a thousand, so a turn is a time and not a number. All who have such work
-share the beginning of a turn of the loop, so that several of them make it little longer than one does. What is long on
-a single thing goes off the loop (:mod:`anabranch_kit.run.sliced`), and what all connections of a listener may do
-together in one turn of the loop is counted in bytes (:mod:`anabranch_kit.net.turn`).
+The time for one item varies by a factor of a thousand, so a turn is a time and not a number. All such work shares the
+beginning of a turn of the loop, so that several pieces of it make the turn little longer than one does. Long work on a
+single item goes off the loop (:mod:`anabranch_kit.run.sliced`); the work of a listener's connections in one turn of the
+loop is counted in bytes (:mod:`anabranch_kit.net.turn`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _AT_ONCE = 100
 
 
 class Parts(Generic[N, T]):
-    """A mapping of very many in many small ones: a large one holds up everybody each time that it grows."""
+    """A mapping of very many in many small ones: a single large dict stalls the loop each time that it grows."""
 
     __slots__ = ("all",)
 
@@ -52,13 +52,14 @@ class Parts(Generic[N, T]):
         self.all: list[dict[N, T]] = [{} for _ in range(_PARTS)]
 
     def of(self, key: N) -> dict[N, T]:
-        """The one in which ``key`` is, or comes."""
+        """Return the part that contains ``key``, or will."""
         return self.all[hash(key) % _PARTS]
 
 
 class Many(MutableMapping[N, T]):
-    """A mapping of very many. No step of it is long, neither as it grows nor as somebody goes through it, and it may
-    change meanwhile: what comes or goes then is met or not."""
+    """A mapping of very many. No step of it is long, neither as it grows nor while it is iterated, and it may change
+    meanwhile: an iteration may or may not meet entries that come or go.
+    """
 
     __slots__ = ("_count", "_parts")
 
@@ -111,22 +112,24 @@ class Turns:
 
     @property
     def is_over(self) -> bool:
-        """Whether others are to have theirs."""
+        """Return whether this turn's time is used up."""
         return monotonic() >= self._until
 
     async def rest(self) -> None:
-        """Let others have theirs, if this one is over."""
+        """Let other work run, if this turn is over."""
         if monotonic() >= self._until:
             await self.end()
 
     async def end(self) -> None:
-        """Let others have theirs."""
+        """Let other work run."""
         await asyncio.sleep(0)
         self._begin()
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """``items`` one after the other. What they are taken from may change meanwhile, so give a list or a view of one."""
+    """Yield ``items`` one after the other, in turns. Their source may change meanwhile, so give a list or a view of
+    one.
+    """
     turns = Turns()
     for item in items:
         if turns.is_over:
@@ -135,7 +138,7 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def worked_off(steps: Generator[object, None, T]) -> T:
-    """What comes of ``steps``."""
+    """Run the generator ``steps`` to its end, in turns, and return its result."""
     turns = Turns()
     while True:
         try:
@@ -147,7 +150,7 @@ async def worked_off(steps: Generator[object, None, T]) -> T:
 
 
 async def portions(items: Iterable[T]) -> AsyncIterator[list[T]]:
-    """``items`` in order, a few at a time: for so little work on each that :func:`in_turns` would be more."""
+    """Yield ``items`` in order, a few at a time: for work so small that :func:`in_turns` would cost more."""
     turns = Turns()
     rest = iter(items)
     while some := list(islice(rest, _PORTION)):
@@ -156,7 +159,7 @@ async def portions(items: Iterable[T]) -> AsyncIterator[list[T]]:
 
 
 async def collected(items: Iterable[T], wanted: Callable[[T], bool] | None = None) -> list[T]:
-    """Those of ``items`` that are ``wanted``."""
+    """Return the ``items`` for which ``wanted`` is true, in turns; all without it."""
     found: list[T] = []
     async for some in portions(items):
         found += some if wanted is None else filter(wanted, some)
@@ -164,7 +167,7 @@ async def collected(items: Iterable[T], wanted: Callable[[T], bool] | None = Non
 
 
 async def let_go(*held: list[Any] | dict[Any, Any] | set[Any]) -> None:
-    """Empty what nobody needs any more: to free very many objects takes its time, too."""
+    """Empty collections that are no longer needed, in turns: to free very many objects takes its time, too."""
     turns = Turns()
     for one in held:
         while one:
@@ -184,7 +187,7 @@ def _drop(one: dict[Any, Any] | set[Any]) -> None:
 
 
 async def gathered(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all coroutines in their order, a bounded number of them at work at the same time.
+    """Return the results of all coroutines in their order, running a bounded number of them at the same time.
 
     ``work`` is best a generator expression: a coroutine is then not made before it can start.
     """
@@ -201,8 +204,9 @@ async def gathered(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def by_name(things: Iterable[T], name: Callable[[T], N]) -> tuple[dict[N, T], set[N]]:
-    """``things`` by what ``name`` gives of each, the first of those of one name; and the names that several have, for
-    requests that may name a thing once."""
+    """Map ``things`` by ``name``, keeping the first of each name; return also the names that occur more than once, for
+    requests that may name a thing only once.
+    """
     first: dict[N, T] = {}
     twice: set[N] = set()
     async for some in portions(things):
@@ -216,7 +220,7 @@ async def by_name(things: Iterable[T], name: Callable[[T], N]) -> tuple[dict[N, 
 
 
 def sorting(items: Sequence[S], *, descending: bool = False) -> Iterator[S | None]:
-    """``items`` in ascending order, or descending, after a None for each step of the way."""
+    """Sort ``items``: yield a None for each step of the work, then the items in ascending order, or descending."""
     runs = []
     for start in range(0, len(items), _RUN):
         runs.append(sorted(items[start : start + _RUN], reverse=descending))
@@ -225,14 +229,14 @@ def sorting(items: Sequence[S], *, descending: bool = False) -> Iterator[S | Non
 
 
 def _taken(run: list[S]) -> Iterator[S]:
-    """The items of ``run``, which has them no longer."""
+    """Yield the items of ``run`` and remove them from it."""
     run.reverse()
     while run:
         yield run.pop()
 
 
 async def in_order(names: Sequence[str]) -> AsyncIterator[str]:
-    """``names`` in ascending order."""
+    """Yield ``names`` in ascending order, in turns."""
     async for name in in_turns(sorting(names)):
         if name is not None:
             yield name

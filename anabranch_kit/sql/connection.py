@@ -1,6 +1,6 @@
-"""What closures and migrations get of a database, whichever it is: statements in SQL that every engine takes.
+"""The database as closures and migrations see it, whichever engine it is: statements in SQL that every engine takes.
 
-That is SQLite's SQL with ``?`` for values, without what is SQLite's alone: ``ON CONFLICT`` instead of ``OR REPLACE``,
+That is SQLite's SQL with ``?`` for values, without SQLite's own extensions: ``ON CONFLICT`` instead of ``OR REPLACE``,
 ``RETURNING`` instead of the last row's id, aggregates but no ``max`` of two values, no ``rowid``. Types in migrations
 are SQLite's.
 """
@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 
 class Cursor(Protocol):
-    """The rows of one statement; to be used up in the closure that has it."""
+    """The rows of one statement; valid only within its closure."""
 
     @property
     def rowcount(self) -> int:
-        """Rows that a change has changed."""
+        """Return the number of rows that a change has changed."""
         ...
 
     def fetchone(self) -> Any: ...
@@ -38,8 +38,9 @@ Migration = Callable[[Connection], None]
 
 
 def upsert(table: str, key: str, rest: str = "") -> str:
-    """The statement that writes a row: ``key`` and ``rest`` name the columns, in the order of its values. A row with
-    that key is replaced; without ``rest`` it is left as it is."""
+    """Return the statement that writes a row: ``key`` and ``rest`` name the columns, in the order of its values. A row
+    with that key is replaced; without ``rest`` it is left as it is.
+    """
     keys, others = key.split(), rest.split()
     columns = ", ".join((*keys, *others))
     marks = ", ".join("?" * (len(keys) + len(others)))

@@ -1,7 +1,7 @@
-"""Copies the tables of a SQLite file into a schema of PostgreSQL, which has the same tables, and compares the two.
+"""Copy of a SQLite file's tables into a schema of PostgreSQL with the same tables, and a comparison of the two.
 
-What is copied is read back and compared by the number of rows and the sum of their hashes
-(anabranch_kit/sql/row_sums.py). Both ends are engines that are open and belong to this thread.
+The copied rows are read back and compared by their number and the sum of their hashes (anabranch_kit/sql/row_sums.py).
+Both ends are engines that are open and belong to this thread.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class TablesDiffer(Exception):
 
 
 class Digest(Struct, frozen=True):
-    """Of all rows of a table, in whatever order."""
+    """Number and sum of all rows of a table, independent of their order."""
 
     rows: int
     total: int
 
 
 def run(engine: Engine, work: Callable[[Connection], T]) -> T:
-    """What ``work`` gives, in a transaction of its own. Raises SqlFailed, and what ``work`` does."""
+    """Run ``work`` in a transaction of its own and return its result. Raises SqlFailed, and what ``work`` raises."""
     job = Job(work, True, False)
     engine.execute([job], _no_patience)
     if job.error is not None:
@@ -51,8 +51,9 @@ def run(engine: Engine, work: Callable[[Connection], T]) -> T:
 
 
 def copy(source: Engine, target: Engine, told: Callable[[str], object]) -> dict[str, Digest]:
-    """Copy all rows, in transactions of a bounded size, in place of whatever the target has; compare, and give what was
-    found of each table. Raises TablesDiffer, SqlFailed."""
+    """Copy all rows, in transactions of a bounded size, replacing those of the target; compare, and return the digest
+    of each table. Raises TablesDiffer, SqlFailed.
+    """
     there = set(run(target, tables.names)) - _NOT_COPIED
     order = [table for table in _in_order(_lite(source)) if table not in _NOT_COPIED]
     if strange := sorted(set(order) ^ there):
@@ -82,11 +83,11 @@ def _lite(engine: Engine) -> sqlite3.Connection:
 
 
 def _no_patience(failure: SqlFailed) -> None:
-    """Nobody waits behind this one."""
+    """Do nothing: no other closure waits behind this one."""
 
 
 def _in_order(connection: sqlite3.Connection) -> list[str]:
-    """All tables, those first that others refer to."""
+    """Return all tables, those first that others refer to."""
     refers = {
         name: {row[2] for row in connection.execute(f'PRAGMA foreign_key_list("{name}")')}
         for name in tables.names(connection)
@@ -100,7 +101,7 @@ def _in_order(connection: sqlite3.Connection) -> list[str]:
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> tuple[list[str], list[str]]:
-    """The names of all columns, and of those of the key, if there is one."""
+    """Return the names of all columns, and of the key's columns, if there is a key."""
     rows = connection.execute(f'PRAGMA table_info("{table}")').fetchall()
     keys = sorted((key, name) for _, name, _, _, _, key in rows if key)
     return [name for _, name, *_ in rows], [name for _, name in keys]
@@ -136,7 +137,7 @@ def _size(row: Row) -> int:
 
 
 def _read(engine: Engine, table: str, columns: Collection[str], keys: Collection[str]) -> Iterator[Row]:
-    """All rows, by their key, no more at a time than fit; a table without a key has few."""
+    """Yield all rows, by their key, in batches of bounded size; a table without a key has few rows."""
     columns = [*columns]
     keys = keys or columns
     places = [columns.index(key) for key in keys]
@@ -168,7 +169,7 @@ def _digest(rows: Iterator[Row]) -> Digest:
 
 
 def _restart_counters(source: sqlite3.Connection, target: Engine) -> None:
-    """What the database numbers goes on above every number that was given before, of rows that are gone as well."""
+    """Have the database's counters go on above every number that was ever assigned, also to rows that are gone."""
     given: Mapping[str, int] = {}
     if "sqlite_sequence" in tables.names(source):
         given = dict(source.execute("SELECT name, seq FROM sqlite_sequence"))

@@ -1,4 +1,6 @@
-"""Statements as closures have them (connection.py) in PostgreSQL's words, and text that it cannot hold."""
+"""Translation of closures' statements (connection.py) into PostgreSQL's SQL, and of text that PostgreSQL cannot
+hold.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from itertools import count
 
 _TOKEN = re.compile(
     r"x'(?P<bytes>[0-9a-f]*)'|(?P<kept>'(?:[^']|'')*'|\"[^\"]*\")|(?P<mark>\?)|(?P<hint> INDEXED BY \w+)"
-    # SQLite's transactions that write come one after the other: nothing of theirs has to be locked.
+    # Only PostgreSQL has to lock: SQLite runs writing transactions one after the other.
     r"|(?P<share>/\* FOR SHARE \*/)"
-    # What PostgreSQL reserves and columns are called by: our keywords are in capital letters.
+    # Column names that PostgreSQL reserves; our keywords are in capital letters.
     r"|\b(?P<name>all|analyse|array|check|column|desc|end|from|limit|offset|only|order|table|to|user|when|window)\b"
 )
 _DEFINITIONS = (
@@ -27,7 +29,7 @@ _ESCAPED = re.compile(f"{_ESCAPE}(.)", re.DOTALL)
 
 @lru_cache(maxsize=4096)
 def translated(statement: str) -> str:
-    """``statement`` for PostgreSQL, with numbered values."""
+    """Translate ``statement`` for PostgreSQL, with numbered values."""
     text = statement.strip()
     numbers = count(1)
 
@@ -54,12 +56,12 @@ def translated(statement: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """``text`` without the character of number 0, which PostgreSQL's has not, and clients' may have."""
+    """Escape the character of number 0 in ``text``: clients' text may have it, PostgreSQL's may not."""
     if "\0" not in text and _ESCAPE not in text:
         return text
     return text.replace(_ESCAPE, _ESCAPE * 2).replace("\0", f"{_ESCAPE}0")
 
 
 def unescaped(text: str) -> str:
-    """What was :func:`escaped`."""
+    """Undo :func:`escaped`."""
     return _ESCAPED.sub(lambda found: "\0" if found[1] == "0" else found[1], text) if _ESCAPE in text else text

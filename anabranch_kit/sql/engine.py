@@ -1,4 +1,4 @@
-"""What the database's thread asks of an engine: SQLite (:mod:`anabranch_kit.sql.sqlite`) or PostgreSQL."""
+"""Interface of an engine to the database's thread: SQLite (:mod:`anabranch_kit.sql.sqlite`) or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ Refuse = Callable[[SqlFailed], None]
 
 
 class Job:
-    """A closure and what became of it: ``result``, or ``error`` (its own, or a :class:`SqlFailed`).
+    """A closure and its outcome: ``result``, or ``error`` (its own, or a :class:`SqlFailed`).
 
-    Whoever waits for it has a class of their own. With ``flush`` it survives loss of power even where the engine
-    promises less; what ``frees`` room on the disk, or lets somebody read, may take that of the reserve, where there is
-    no other.
+    Each caller has a subclass of its own. With ``flush`` it survives loss of power even where the engine promises less.
+    A closure that ``frees`` room on the disk, or makes data readable, may use the reserve on a full disk.
     """
 
     __slots__ = ("error", "flush", "fn", "frees", "result")
@@ -43,7 +42,7 @@ class Job:
         self.error: Exception | None = None
 
     def give(self) -> None:
-        """Tell who waits, on the loop, what became of it."""
+        """Give the outcome to its waiter, on the loop."""
         raise NotImplementedError
 
 
@@ -66,25 +65,27 @@ class Engine(Protocol):
 
     @property
     def connection(self) -> Connection:
-        """For the thread; before that starts, for whoever opened it."""
+        """Return the connection, for the thread; before that starts, for the opener of the engine."""
         ...
 
     def execute(self, group: list[Job], refuse: Refuse) -> None:
-        """Run all of ``group`` in its order and commit; each has its result or error then. An exception says that
-        nothing is known any more. While it takes long to find out, ``refuse`` is called for what waits behind."""
+        """Run all of ``group`` in its order and commit; each has its result or error then. After an exception the state
+        is unknown. While the outcome takes long to find out, ``refuse`` is called for waiting jobs.
+        """
         ...
 
     def listen(self, channel: str) -> AsyncIterator[None]:
-        """To be asked on the loop, where ``notice`` is something: an item when it has begun to listen, after each time
-        the connection was lost again, and after notices. What is told meanwhile is lost."""
+        """Yield an item once it listens, after each lost connection to the server, and after notices; notices during a
+        loss are lost. To be iterated on the loop, where ``notice`` is set.
+        """
         ...
 
     def stop_waiting(self) -> None:
-        """From any thread: the process ends, so what cannot be found out need not be."""
+        """Stop waiting for unknown outcomes: the process ends. From any thread."""
         ...
 
     def idle(self) -> None:
-        """Between two groups, when the last one's results were given away."""
+        """Do work between two groups, after the results of the last one were given."""
         ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""How processes of one machine that share a file of SQLite's tell each other that they have changed something.
+"""Notices of changes between processes of one machine that share an SQLite file.
 
-A datagram says *look*, and nothing else: it wakes whoever listens, whatever he listens to. One that finds its
-receiver's socket full is not missed, as what lies there says the same.
+A datagram only says *look*: it wakes all listeners, whatever they listen to. One that finds its receiver's socket full
+is not missed, as the datagrams there say the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _READ_AT_ONCE = 64
 
 
 def mailboxes(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    """For so many processes, made before they are: where each reads, and where others write to it."""
+    """Return ``count`` mailboxes, made before their processes start: the socket that each reads, and the one others
+    write to.
+    """
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(count)]
     for reading, writing in pairs:
         reading.setblocking(False)
@@ -25,7 +27,7 @@ def mailboxes(count: int) -> list[tuple[socket.socket, socket.socket]]:
 
 
 class Notices:
-    """Of one process: ``reading`` is its own mailbox, ``writing`` leads to everybody's, its own included."""
+    """Notices of one process: ``reading`` is its own mailbox, ``writing`` leads to all mailboxes, its own included."""
 
     def __init__(self, reading: socket.socket, writing: Sequence[socket.socket]) -> None:
         self._reading = reading
@@ -33,13 +35,13 @@ class Notices:
         self._listeners: set[asyncio.Event] = set()
 
     def tell(self) -> None:
-        """Have everybody look. From any thread."""
+        """Wake the listeners of all processes. From any thread."""
         for one in self._writing:
             with suppress(BlockingIOError, ConnectionRefusedError):
                 one.send(_LOOK)
 
     async def listen(self) -> AsyncIterator[None]:
-        """An item when it has begun to listen, and whenever somebody has told since; on the loop."""
+        """Yield an item once it listens, and after each notice since; on the loop."""
         loop = asyncio.get_running_loop()
         told = asyncio.Event()
         told.set()

@@ -1,20 +1,20 @@
 """PostgreSQL as an engine: serializable transactions, one for a group of closures.
 
-A group is sent without waiting for the answers of what nobody looks at, and without savepoints; when one of its
-closures fails that has changed something, everything is undone and they run again, each in a savepoint. What meets
-another transaction runs again, too.
+A group is sent without waiting for answers that no closure reads, and without savepoints. When a closure fails that has
+changed something, everything is undone and the group runs again, each closure in a savepoint. A transaction that
+conflicts with another one runs again, too.
 
-A COMMIT that is answered by an error is *unknown*, and is asked for, never guessed: the server may have committed
+A COMMIT that is answered by an error is *unknown*; its outcome is queried, never guessed: the server may have committed
 before it said FATAL, and a pooler may answer for a server that it has lost. Every transaction that changes anything
-inserts a row of its own (``sql_commits``), and a question inserts the same row with ``infinity`` for a time. Whoever
-comes second finds the row taken. A row with a time is the transaction's: it was committed. A row without one is a
-question's, maybe of an earlier question whose answer was lost: the transaction, which may still be under way somewhere,
-can never be committed any more. Until that is known nothing else is executed, and what waits is refused.
+inserts a row of its own (``sql_commits``), and a query inserts the same row with ``infinity`` for a time. The second
+insert finds the row taken. A row with a time is the transaction's: it was committed. A row without one is a query's,
+maybe of an earlier query whose answer was lost: the transaction, which may still be in flight, can never be committed
+any more. Until the outcome is known nothing else is executed, and waiting closures are refused.
 
 A process that stops in the middle of a transaction, or whose machine does, keeps its locks, and its connection lives
-on. The server ends a transaction in which nothing is asked for; but not while it waits for the rest of what it was sent
-without an end, which it takes for work. So whoever has waited for a lock for nearly as long as a server may be silent
-has those connections ended that have waited for their client all that time, and tries again.
+on. The server ends an idle transaction; but not while it waits for the rest of an incomplete message, which it takes
+for work. So a process that has waited for a lock for nearly as long as a server may be silent ends those connections
+that have waited for their client all that time, and tries again.
 
 PostgreSQL has checksums of its pages, so rows have none here (anabranch_kit/sql/row_sums.py); where an operator has not
 turned them on the log says so.
@@ -84,14 +84,14 @@ tells of, and a synchronous standby has both."""
 
 
 class _Int(Int8BinaryDumper):
-    """Every number is a BIGINT, truth values as well: a statement is then prepared once."""
+    """Dumper of every number as a BIGINT, truth values as well: a statement is then prepared only once."""
 
     def dump(self, obj: Any) -> Buffer | None:
         return super().dump(int(obj))
 
 
 class _Text(Dumper):
-    """Text of no certain type, as a literal has none."""
+    """Dumper of text without a type, like a literal; it escapes the character of number 0."""
 
     def dump(self, obj: str) -> bytes:
         return dialect.escaped(obj).encode()
@@ -103,7 +103,7 @@ class _LoadText(Loader):
 
 
 class _LoadInt(Loader):
-    """Sums of BIGINT are NUMERIC."""
+    """Loader of NUMERIC as int: sums of BIGINT are NUMERIC."""
 
     def load(self, data: Buffer) -> int:
         return int(bytes(data))
@@ -114,17 +114,17 @@ _LOOK_S = 0.1
 
 
 class Silent(Exception):
-    """The server has said nothing for too long."""
+    """The server has not answered for too long."""
 
 
 def patient(
     gen: Generator[Any, Any, T], patience_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Generator[Any, Any, T]:
-    """``gen``, which is sent what the socket is ready for, 0 for nothing, at least every ``_LOOK_S``: as long as the
+    """Run ``gen``, sending it what the socket is ready for (0 for nothing) at least every ``_LOOK_S``, as long as the
     server is not silent for ``patience_s`` on end.
 
-    An answer in many parts may take longer. And only time counts in which this process ran: one that was paused, or
-    got no processor, finds what has come meanwhile in the socket.
+    An answer in many parts may take longer. Only time in which this process ran counts: a process that was paused, or
+    got no processor, first finds the data that arrived meanwhile.
     """
     silent = 0.0
     try:
@@ -144,7 +144,7 @@ def patient(
 
 
 class _Connection(psycopg.Connection[tuple[Any, ...]]):
-    """One that gives up a server which does not answer."""
+    """A connection that gives up a server which does not answer."""
 
     patience_s: ClassVar[float] = 5.0
 
@@ -161,7 +161,7 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 class _Rows:
-    """A :class:`~anabranch_kit.sql.connection.Cursor`; what was asked is on its way until somebody looks."""
+    """A :class:`~anabranch_kit.sql.connection.Cursor`; its statement is in flight until the rows are read."""
 
     __slots__ = ("_cursor", "_pipeline")
 
@@ -190,7 +190,9 @@ class _Rows:
 
 
 class _Transaction:
-    """A :class:`~anabranch_kit.sql.connection.Connection`. ``changed``: something was, since it was last set."""
+    """A :class:`~anabranch_kit.sql.connection.Connection`. ``changed``: whether a statement has changed anything since
+    it was last reset.
+    """
 
     __slots__ = ("_db", "_pipeline", "changed")
 
@@ -214,7 +216,7 @@ class _Transaction:
 
 
 class _Apart(Exception):
-    """One closure's changes have to be undone, and those of the others not."""
+    """The changes of one closure have to be undone, and those of the others not."""
 
 
 class PostgresEngine:
@@ -223,7 +225,7 @@ class PostgresEngine:
     ``migrations`` and ``application_id`` as :class:`anabranch_kit.sql.sqlite.SqliteEngine` has them. Any number of
     processes share the schema. A server that does not answer within ``patience_s`` counts as lost; a transaction in
     which a process does nothing for nearly as long is undone, as others may wait for it. Without ``serializable`` each
-    statement sees what is committed as it begins: for closures that lock what they decide by.
+    statement sees what is committed as it begins: for closures that lock the rows they decide by.
     """
 
     shared = True
@@ -241,14 +243,15 @@ class PostgresEngine:
         serializable: bool = True,
         admit: Callable[[Connection, int], None] | None = None,
     ) -> None:
-        """``waits_s``: how long a transaction waits for a lock at most, and may hold one for a client that says
-        nothing, where something waits behind it here that may not wait as long as for a server that is silent.
-        ``admit`` is asked before anything is changed where there are tables already, with their version: it raises
-        StoreVersionError where this release may not use them. Without it, that is so of any newer ones."""
+        """Prepare the engine. ``waits_s``: how long a transaction waits for a lock at most, and may hold one for a
+        silent client, where other work waits behind it here that cannot wait as long as for a silent server. ``admit``
+        is called before anything is changed where there are tables already, with their version: it raises
+        StoreVersionError where this release may not use them. Without it, any newer version is refused.
+        """
         try:
             known = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
-            # What is wrong with it is told with the URL, which may have a password.
+            # The library's message contains the URL, which may have a password.
             raise StoreError("the database's URL is none that PostgreSQL's library understands") from None
         self.name = f"database {known.get('dbname', '')} at {known.get('host', 'localhost')}, schema {schema}"
         self.commits = 0
@@ -309,15 +312,15 @@ class PostgresEngine:
             for name in ("text", "varchar", "name"):
                 db.adapters.register_loader(name, _LoadText)
             db.adapters.register_loader("numeric", _LoadInt)
-            # The server, too, is to notice when the other side is gone, or has stopped: others wait for its rows.
+            # The server, too, has to notice a client that is gone or has stopped: others wait for its rows.
             for setting in ("idle = 5", "interval = 2", "count = 3"):
                 db.execute(f"SET tcp_keepalives_{setting}".encode())
             for setting in ("idle_in_transaction_session_timeout", "lock_timeout"):
                 db.execute(f"SET {setting} = {int(self._waits_s * 1000)}".encode())
-            # Who reads a whole table, however small, meets everybody who changes a row of it.
+            # A scan of a whole table, however small, conflicts with every change of a row in it.
             db.execute("SET enable_seqscan = off")
-            # Which makes the planner take reading all of a small table for so dear that it compiles the statement, each
-            # time anew: some 20 ms of the server instead of some microseconds.
+            # Without sequential scans the planner rates small tables as so expensive that it compiles the statement,
+            # each time anew: some 20 ms of the server instead of some microseconds.
             db.execute("SELECT set_config(name, 'off', false) FROM pg_settings WHERE name = 'jit'")
             db.execute(f"SET search_path = {self._quoted}".encode())
         except BaseException:
@@ -360,14 +363,14 @@ class PostgresEngine:
             if migration is not make_table:
                 migration(transaction)
         db.execute("UPDATE sql_schema SET version = %s", (max(version, len(self._migrations)),))
-        # Of processes that have ended. One that lives may ask for its last commit once a long outage is over.
+        # Rows of processes that have ended. A living one may query its last commit after a long outage.
         db.execute("DELETE FROM sql_commits WHERE made < now() - interval '30 days'")
         db.execute("COMMIT")
 
     def idle(self) -> None:
         """See :class:`~anabranch_kit.sql.engine.Engine`."""
         if self._db is not None and self._number >= _FORGET_EVERY:
-            # Not in a transaction of the closures, which others' would meet there.
+            # Outside the closures' transactions: there it would conflict with those of others.
             with suppress(psycopg.Error):
                 self._db.execute(
                     "DELETE FROM sql_commits WHERE session = %s AND number < %s", (self._session, self._number)
@@ -396,7 +399,7 @@ class PostgresEngine:
                         if told:
                             yield
                             continue
-                        # Whether the other side is still there.
+                        # Check that the server is still there.
                         async with asyncio.timeout(self._patience_s):
                             await db.execute("SELECT 1")
             except (psycopg.Error, TimeoutError, OSError) as error:
@@ -431,7 +434,7 @@ class PostgresEngine:
                 if not self._end_sleepers(db):
                     return
             except errors.InvalidSqlStatementName as error:
-                # What was to be prepared in a pipeline that met others never was, and the library takes it for there.
+                # Statements to be prepared in a pipeline that failed were not, but the library believes they were.
                 _fail(group, SqlFailed(str(error)))
                 db.close()
             except _Unknown as unknown:
@@ -450,7 +453,7 @@ class PostgresEngine:
                 return
 
     def _end_sleepers(self, db: _Connection) -> int:
-        """End connections of ours that wait in a transaction for clients who say nothing; gives how many there were."""
+        """End our connections that wait in a transaction for silent clients; return how many there were."""
         try:
             ended = psycopg.RawCursor(db).execute(_END_SLEEPERS, (_APPLICATION, float(self._waits_s))).fetchall()
         except psycopg.Error as error:
@@ -463,7 +466,9 @@ class PostgresEngine:
         return len(ended)
 
     def _reached(self) -> _Connection | None:
-        """The connection, made anew if it was lost; None, and ``_why``, where that is not possible."""
+        """Return the connection, made anew if it was lost; None, with the reason in ``_why``, where that is not
+        possible.
+        """
         if self._db is not None and not self._db.closed:
             return self._db
         if time.monotonic() < self._refused_until:
@@ -477,11 +482,11 @@ class PostgresEngine:
             return None
 
     def _undo(self, db: _Connection) -> None:
-        """Nothing of the transaction remains, or the connection does not."""
+        """Roll back, or close the connection if that fails."""
         try:
             if not db.closed:
-                # The driver takes statements for prepared whose preparation was a part of a pipeline that failed. It
-                # forgets all of them with a rollback, if that is a statement it has not met before.
+                # The driver believes statements to be prepared whose preparation was part of a failed pipeline. It
+                # forgets all of them with a rollback, if it has not seen that statement before.
                 self._undone += 1
                 db.execute(f"ROLLBACK /* {self._undone} */".encode())
         except psycopg.Error:
@@ -502,8 +507,8 @@ class PostgresEngine:
     def _together(self, db: _Connection, group: list[Job]) -> _Unknown | None:
         """Run ``group`` as one; return the transaction's mark, None where nothing has changed.
 
-        The pipeline ends before COMMIT is sent: what went wrong until here is undone, and behind COMMIT nothing is
-        asked for whose loss could be taken for the commit's.
+        The pipeline ends before COMMIT is sent: failures until here are undone, and nothing follows COMMIT whose loss
+        could be taken for the commit's.
         """
         with db.pipeline() as pipeline:
             transaction = _Transaction(db, pipeline)
@@ -544,14 +549,14 @@ class PostgresEngine:
         return self._mark(db)
 
     def _mark(self, db: _Connection) -> _Unknown:
-        """Insert the row by which the transaction can be asked for."""
+        """Insert the row by which the transaction's outcome can be queried."""
         self._number += 1
         mark = _Unknown(self._session, self._number)
         db.execute("INSERT INTO sql_commits (session, number) VALUES (%s, %s)", (mark.session, mark.number))
         return mark
 
     def _commit(self, db: _Connection, mark: _Unknown | None) -> None:
-        """Commit; raises ``mark`` where nobody knows whether that has happened."""
+        """Commit; raise ``mark`` where the outcome is unknown."""
         try:
             ended = db.execute("COMMIT").statusmessage
         except (errors.SerializationFailure, errors.DeadlockDetected):
@@ -585,7 +590,7 @@ class PostgresEngine:
 
 
 class _Unknown(Exception):
-    """Nobody knows whether a transaction was committed: the row that tells of it."""
+    """The outcome of a transaction is unknown; identifies the row that tells it."""
 
     def __init__(self, session: str, number: int) -> None:
         super().__init__(session, number)
@@ -594,7 +599,7 @@ class _Unknown(Exception):
 
 
 def _value(result: Any) -> Any:
-    """What a closure gives; rows that nobody has fetched do not leave the transaction."""
+    """Return a closure's result; unread rows do not leave the transaction, so they become None."""
     return None if isinstance(result, _Rows) else result
 
 

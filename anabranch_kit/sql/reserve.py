@@ -1,5 +1,6 @@
-"""Room on the disk that is kept for what makes room: on a full one SQLite cannot commit, not even that a topic goes, or
-that a partition is opened, without which nobody reads it."""
+"""Reserve of disk space for transactions that free space. On a full disk SQLite cannot commit, not even the deletion of
+a topic, or the opening of a partition, without which it cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class Reserve:
         self._next = 0.0
 
     def keep(self) -> None:
-        """Make it, unless it is there, or was not to be made a moment ago. Raises nothing: without it all goes on."""
+        """Make the file, unless it exists, or making it failed a moment ago. Raises nothing: everything works without
+        it.
+        """
         if self._held or not self._size or monotonic() < self._next:
             return
         self._next = monotonic() + _AGAIN_S
@@ -46,14 +49,14 @@ class Reserve:
             self._path.unlink(missing_ok=True)
 
     def is_full(self) -> bool:
-        """Whether a database may fail to open because the disk has no room for it."""
+        """Return whether a database may fail to open because the disk has no room for it."""
         try:
             return self._files.free_bytes(self._path.parent) < _TO_OPEN
         except OSError:
             return False
 
     def spend(self) -> bool:
-        """Give a part of its room to whoever writes next; False if there is none."""
+        """Give a part of its room to the next writer; return False if there is none."""
         self._held = False
         self._next = monotonic() + _AGAIN_S
         try:

@@ -1,15 +1,16 @@
-"""Checksums of the rows of a database, so that what a disk has changed is found before anybody is shown it.
+"""Checksums of the rows of a database, so that changes by a faulty disk are found before anybody reads them.
 
 SQLite's own pages have none (its checksums are a plug-in of C, which Python's sqlite3 does not have): a flipped bit in
 a number is another number. So each table has a sum over all of its rows, in the table ``row_sums``, that is written
 with every transaction and compared when the database is opened. The sum of a row is a hash of its values, and the sum
-of a table the sum of these modulo 2**64: no order, and a change of a row costs two hashes, however large the table is.
+of a table the sum of these modulo 2**64: it does not depend on the order, and a change of a row costs two hashes,
+however large the table is.
 
-Triggers tell of changes. They are temporary, this connection's, so the schema stays as its migrations make it, and the
-tables that fronts bring are watched like the others. Whoever changes the file with another program, or with an earlier
-release, changes it behind our back: it is refused then like damage.
+Triggers report changes. They are temporary and belong to this connection, so the schema stays as its migrations make
+it, and the tables of fronts are watched like the others. A change of the file by another program, or an earlier
+release, goes unnoticed: it is then refused like damage.
 
-Tables that have checksums of their own, and are large, are left out.
+Large tables that have checksums of their own are left out.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class DamagedRows(Exception):
-    """What is stored is not what was stored; the message says of what."""
+    """The rows on the disk are not those that were stored; the message names the table."""
 
 
 class RowSums:
     """The sums of one connection's tables; belongs to the database's thread. ``unwatched`` tables have none.
 
-    :meth:`check`, then migrations, then :meth:`watch`. From then on :meth:`store` before each commit, which also finds
-    out whether tables were made or changed.
+    Call :meth:`check`, then migrations, then :meth:`watch`. From then on call :meth:`store` before each commit, which
+    also notices tables that were made or changed.
     """
 
     __slots__ = ("_changes", "_connection", "_schema", "_unwatched", "noted")
@@ -49,13 +50,13 @@ class RowSums:
         self._schema = -1
         self.noted = 0
         """Rows that were noted, each time; what is undone counts, too."""
-        # What REPLACE removes is told to triggers only so.
+        # Otherwise triggers miss the rows that REPLACE removes.
         connection.execute("PRAGMA recursive_triggers = ON")
         connection.create_function("row_added", -1, self._added)
         connection.create_function("row_removed", -1, self._removed)
 
     def check(self) -> None:
-        """Compare what was stored with what is there. Raises DamagedRows."""
+        """Compare the stored sums with the rows. Raises DamagedRows."""
         stored = dict(self._connection.execute(f"SELECT tbl, total FROM {TABLE}"))
         for name, total in self._totals().items():
             if stored.pop(name, None) != total:
@@ -65,8 +66,9 @@ class RowSums:
             raise DamagedRows(f"table {min(stored)} is missing")
 
     def watch(self, *, changed: bool) -> None:
-        """Take note of every change from now on. ``changed``: rows or tables may have been changed unnoticed, so what
-        is there is what counts."""
+        """Take note of every change from now on. ``changed``: rows or tables may have been changed unnoticed, so all
+        sums are computed anew.
+        """
         unwatch(self._connection)
         for table in self._watched():
             columns = [name for _, name, *_ in self._connection.execute(f'PRAGMA table_info("{table}")')]
@@ -84,15 +86,15 @@ class RowSums:
 
     @property
     def changes(self) -> dict[str, int]:
-        """What was noted since the last commit, for :meth:`undo`."""
+        """Return the changes noted since the last commit, for :meth:`undo`."""
         return self._changes.copy()
 
     def undo(self, changes: dict[str, int]) -> None:
-        """What was noted since ``changes`` was asked for was rolled back."""
+        """Forget the changes noted since ``changes`` was read: they were rolled back."""
         self._changes = changes
 
     def store(self) -> None:
-        """Write what has changed, as a part of the transaction."""
+        """Write the changed sums, as a part of the transaction."""
         watched = self._connection.execute("SELECT 1 FROM sqlite_temp_schema LIMIT 1").fetchone() is not None
         if not watched or self.has_new_schema():
             self.watch(changed=True)
@@ -102,7 +104,7 @@ class RowSums:
         self._changes = {}
 
     def has_new_schema(self) -> bool:
-        """Whether tables were made or changed since the last commit."""
+        """Return whether tables were made or changed since the last commit."""
         return self._schema_version() != self._schema
 
     def _schema_version(self) -> int:
@@ -132,14 +134,15 @@ class RowSums:
 
 
 def unwatch(connection: Connection) -> None:
-    """Note no changes until the end of the transaction, when everything is summed anew: a table cannot lose a column
-    that is noted."""
+    """Note no changes until the end of the transaction, when all sums are computed anew: a watched table cannot lose a
+    column.
+    """
     for (name,) in connection.execute("SELECT name FROM sqlite_temp_schema WHERE type = 'trigger'").fetchall():
         connection.execute(f'DROP TRIGGER temp."{name}"')
 
 
 def make_table(connection: Connection) -> None:
-    """The migration that begins with sums; they are filled in when all migrations are done."""
+    """Run the migration that begins with sums; they are filled in when all migrations are done."""
     connection.execute(f"CREATE TABLE {TABLE} (tbl TEXT PRIMARY KEY, total INTEGER NOT NULL) STRICT, WITHOUT ROWID")
 
 
@@ -155,7 +158,7 @@ def _total(rows: Iterable[tuple[object, ...]]) -> int:
 
 
 def add_to_total(total: int, row: tuple[object, ...]) -> int:
-    """The sum of a table with one row more; that of none is 0."""
+    """Return the sum of a table with one row more; that of an empty table is 0."""
     return _signed(total + _sum(row))
 
 
@@ -164,5 +167,5 @@ def _sum(row: tuple[object, ...]) -> int:
 
 
 def _signed(total: int) -> int:
-    """Modulo 2**64, as SQLite has integers."""
+    """Reduce modulo 2**64 to SQLite's signed integers."""
     return (total + (1 << (_BITS - 1))) % (1 << _BITS) - (1 << (_BITS - 1))

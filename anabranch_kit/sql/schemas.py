@@ -1,4 +1,4 @@
-"""Schemas of a PostgreSQL as wholes: made under another name, they get those that others look for in one step."""
+"""Operations on whole schemas of a PostgreSQL: a schema is made under another name and renamed in one step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch_kit.errors import StoreError
 
 
 class Schemas:
-    """Those of the database at ``url``. All block; all raise StoreError where the database does not do it."""
+    """The schemas of the database at ``url``. All methods block, and raise StoreError where the database fails."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -26,13 +26,13 @@ class Schemas:
             raise StoreError(f"cannot use cluster.database: {str(error).strip()}") from None
 
     def exists(self, schema: str) -> bool:
-        """Whether there is one of that name."""
+        """Return whether there is a schema of that name."""
         with self._connected() as connection:
             query = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
             return connection.execute(query, (schema,)).fetchone() is not None
 
     def cluster_of(self, schema: str) -> str:
-        """The cluster whose metadata a schema has; empty where it names none."""
+        """Return the cluster whose metadata a schema has; empty where it names none."""
         with self._connected() as connection:
             table = connection.execute("SELECT to_regclass(%s)", (f'"{schema}".meta',)).fetchone()
             if table is None or table[0] is None:
@@ -42,13 +42,13 @@ class Schemas:
             return "" if row is None else str(row[0])
 
     def drop(self, *schemas: str) -> None:
-        """With all that is in them, if they are there."""
+        """Drop schemas with everything in them, if they exist."""
         with self._connected() as connection:
             for schema in schemas:
                 connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """All of them or none, from the names to the others, which must be free."""
+        """Rename all of them or none, from the names to the others, which must be free."""
         with self._connected() as connection:
             for old, new in names.items():
                 query = sql.SQL("ALTER SCHEMA {} RENAME TO {}").format(sql.Identifier(old), sql.Identifier(new))

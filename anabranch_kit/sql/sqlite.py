@@ -1,12 +1,11 @@
 """SQLite as an engine: one file in WAL mode.
 
-Closures get SQLite's own connection, and nothing stands between two of them: a savepoint for each would cost more than
-most of them do. Where one fails that has changed something, the transaction is undone, and the group executed again
-with savepoints.
+Closures get SQLite's own connection, and no savepoint separates them: it would cost more than most closures do. Where a
+closure fails that has changed something, the transaction is undone, and the group executed again with savepoints.
 
-Processes of one machine may share the file. Then each transaction waits for its turn, for a bounded time, tables are
-compared with their checksums and brought up to date as in one process, and whoever listens is told of what was
-committed (anabranch_kit/sql/notices.py).
+Processes of one machine may share the file. Then each transaction waits for its turn, for a bounded time; a process
+that opens the file compares tables with their checksums and brings them up to date as if it were alone; and listeners
+in all processes hear of commits (anabranch_kit/sql/notices.py).
 """
 
 from __future__ import annotations
@@ -34,17 +33,16 @@ _DAMAGE = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLIT
 
 
 class SqliteEngine:
-    """The file at ``path``, created when absent. With ``synchronous = FULL`` what was committed survives loss of power,
-    with ``"NORMAL"`` process death only.
+    """The file at ``path``, created when absent. With ``synchronous = FULL`` commits survive loss of power, with
+    ``"NORMAL"`` process death only.
 
     ``application_id`` is written into the file's header and checked on opening, so that a foreign SQLite file is
     refused. ``migrations[i]`` brings schema version ``i`` to ``i + 1``; ``PRAGMA user_version`` holds the version.
     Where ``migrations`` have :func:`anabranch_kit.sql.row_sums.make_table` all rows have checksums, but those of
-    ``unwatched`` tables, which have their own. ``reserve_bytes`` of disk are kept for what makes room there.
-
-    ``shared``: other processes of this machine have the file, too; one that has its turn for ``patience_s`` makes
-    transactions of others fail. With ``notices`` they are told of what was committed. ``checked``: another connection
-    of this process has compared the rows with their checksums already.
+    ``unwatched`` tables, which have their own. ``reserve_bytes`` of disk are kept for transactions that free space
+    there. ``shared``: other processes of this machine have the file, too; one that has its turn for ``patience_s``
+    makes transactions of others fail. With ``notices`` they hear of commits. ``checked``: another connection of this
+    process has compared the rows with their checksums already.
     """
 
     def __init__(
@@ -85,7 +83,7 @@ class SqliteEngine:
         try:
             self._connect()
         except StoreError as error:
-            # On a full disk SQLite cannot even open a file, and says that it is broken.
+            # On a full disk SQLite cannot even open a file, and reports it as broken.
             if not self._reserve.is_full():
                 raise
             if not self._reserve.spend():
@@ -124,7 +122,7 @@ class SqliteEngine:
             connection.create_function("tell_others", 1, self._note)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         with self._alone() if version < len(self._migrations) else nullcontext():
-            # Numbers, tables and sums are to be those of one moment, whatever others commit meanwhile.
+            # Version numbers, tables and sums must be of one moment, whatever others commit meanwhile.
             connection.execute("BEGIN")
             self._bring_up(fresh)
             if connection.in_transaction:
@@ -161,7 +159,9 @@ class SqliteEngine:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While it lasts, no other process that shares the file changes what it is. Others wait, however long."""
+        """Keep other processes that share the file from changing its structure while entered. They wait, however
+        long.
+        """
         if not self.shared:
             yield
             return
@@ -190,7 +190,7 @@ class SqliteEngine:
         return self._notices.listen()
 
     def stop_waiting(self) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`: nothing ever waits."""
+        """Do nothing: this engine never waits for an outcome."""
 
     def execute(self, group: list[Job], refuse: Refuse) -> None:
         """See :class:`~anabranch_kit.sql.engine.Engine`."""
@@ -206,7 +206,7 @@ class SqliteEngine:
             freeing.clear()  # as its errors lead to this frame
 
     def _execute(self, group: list[Job]) -> Exception | None:
-        """Why nothing of ``group`` was committed; None when it was."""
+        """Execute and commit ``group``; return why nothing of it was committed, or None."""
         try:
             self._begin()
             if not self._together(group):
@@ -243,7 +243,7 @@ class SqliteEngine:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() >= until:
                     raise
-            # Not SQLite's own waiting, which looks ten times a second after a while and lets others pass.
+            # Not SQLite's own back-off, which after a while retries only ten times a second and lets others pass.
             time.sleep(_TURN_S)
 
     def _undo(self) -> None:
@@ -254,10 +254,12 @@ class SqliteEngine:
             self._sums.undo({})
 
     def _together(self, group: list[Job]) -> bool:
-        """False: one has failed, and it alone is to be undone."""
+        """Run ``group`` without savepoints; return False if a closure has failed, and its changes alone must be
+        undone.
+        """
         connection, sums = self.connection, self._sums
         for job in group:
-            # Neither counts new tables; the sums have noted, too, what a statement did that was then undone.
+            # Neither number counts new tables. The sums have also noted changes of a statement that was then undone.
             changes, noted = connection.total_changes, 0 if sums is None else sums.noted
             try:
                 result = job.fn(connection)
@@ -290,14 +292,16 @@ class SqliteEngine:
             connection.execute("RELEASE job")
 
     def _failed(self, job: Job, error: Exception) -> None:
-        """To be called where ``error`` is caught. It is raised again where nothing of the transaction remains."""
+        """Record ``error`` of a closure; call it where the error is caught. Raises the error again if the whole
+        transaction is lost.
+        """
         traceback.clear_frames(error.__traceback__)  # which may have cursors
         job.error = _of_disk(error) or error
         if not self.connection.in_transaction:
             raise error  # SQLite gave it up (disk full, I/O error)
 
     def _flush(self) -> None:
-        """Have the disk take what was committed: in WAL mode that is the log's file, and the directory that has it."""
+        """Flush what was committed: in WAL mode the log's file, and its directory."""
         for path in (self.path.with_name(f"{self.path.name}-wal"), self.path.parent):
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -307,7 +311,7 @@ class SqliteEngine:
 
 
 def check_version(name: str, version: int, known: int) -> None:
-    """Raises StoreVersionError where the database ``name`` is one that a newer release has written."""
+    """Check that no newer release has written the database ``name``. Raises StoreVersionError."""
     if version > known:
         raise StoreVersionError(
             f"{name} has schema version {version}, and this program knows versions up to {known}: it was written by a "
@@ -316,7 +320,7 @@ def check_version(name: str, version: int, known: int) -> None:
 
 
 def _of_disk(error: Exception) -> SqlFailed | None:
-    """What an error says of the disk, if it does."""
+    """Translate an error that comes from the disk; None for any other."""
     # Extended codes carry the primary one in their low byte.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF if isinstance(error, sqlite3.Error) else 0
     told: SqlFailed

@@ -1,4 +1,4 @@
-"""What tables a database has."""
+"""The tables of a database."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ _NAMES_IN_POSTGRES = """
 
 
 def definitions(connection: Connection) -> list[tuple[str, str, str]]:
-    """(name, table that it belongs to, definition) of all tables and indexes; the definition is empty for what the
-    engine has made for a table by itself."""
+    """Return (name, table that it belongs to, definition) of all tables and indexes; the definition is empty for
+    indexes that the engine has made by itself.
+    """
     in_sqlite = isinstance(connection, sqlite3.Connection)
     return connection.execute(_IN_SQLITE if in_sqlite else _IN_POSTGRES).fetchall()
 
 
 def names(connection: Connection) -> list[str]:
-    """The names of all tables."""
+    """Return the names of all tables."""
     in_sqlite = isinstance(connection, sqlite3.Connection)
     query = "SELECT name FROM sqlite_schema WHERE type = 'table'" if in_sqlite else _NAMES_IN_POSTGRES
     return [name for (name,) in connection.execute(query)]
 
 
 def about_to_change(connection: Connection) -> None:
-    """To be called before the definition of a table is changed."""
+    """Prepare for a change of a table's definition; call it before."""
     if isinstance(connection, sqlite3.Connection):
         unwatch(connection)

@@ -1,8 +1,8 @@
-"""One thread for one database, and commits shared by everything that waits.
+"""One thread for one database, and commits shared by all waiting closures.
 
-Whoever wants something hands over a closure; the thread executes all closures that are waiting inside one transaction
-and commits once. While that commit becomes durable the next closures queue up, so the number of commits follows the
-database and not the number of callers.
+Callers hand over closures; the thread executes all waiting closures inside one transaction and commits once. While that
+commit becomes durable the next closures queue up, so the number of commits follows the database and not the number of
+callers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ GIVEN_AT_ONCE = 32
 
 
 class SqlThread:
-    """Runs closures on ``engine`` and gives their results on the loop that :meth:`start` is called in.
+    """A thread that runs closures on ``engine`` and gives their results on the loop that :meth:`start` is called in.
 
-    What callers are told, and how (:meth:`Job.give`), is a subclass's: ``what`` stands in messages, the classes of
-    errors are made with one.
+    A subclass decides what callers get, and how (:meth:`Job.give`): ``what`` names the database in messages, and its
+    error classes are constructed with a message.
     """
 
     what: ClassVar[str]
@@ -57,28 +57,28 @@ class SqlThread:
         """When the transaction under way began; 0 while there is none."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: deque[Job] = deque()
-        # The thread takes from the queue, the loop adds to it; the lock is only for waiting, and to wake who waits.
+        # The thread takes from the queue, the loop adds to it; the lock is only for waiting and waking.
         self._wake = threading.Condition()
         self._waits = False
         self._closing = False
         self._ended = asyncio.Event()
-        # What was decided and not given yet; and whether a turn of the loop is on its way in which some of it is.
+        # Jobs that are decided and not given yet; and whether a turn of the loop is scheduled that gives some of them.
         self._decided: deque[Job] = deque()
         self._giving = False
 
     @property
     def commits(self) -> int:
-        """Transactions committed since opening."""
+        """Return the number of transactions committed since opening."""
         return self.engine.commits
 
     @property
     def waiting(self) -> int:
-        """Closures that nobody executes yet."""
+        """Return the number of closures that wait for execution."""
         return len(self._queue)
 
     @property
     def busy_seconds(self) -> float:
-        """How long the transaction under way has taken so far; 0 while there is none."""
+        """Return the seconds that the current transaction has taken so far; 0 while there is none."""
         began = self._began
         return time.perf_counter() - began if began else 0.0
 
@@ -91,14 +91,14 @@ class SqlThread:
         """Queue a closure; ``job`` is given on the loop when it is durable, or is known not to be.
 
         Closures take effect, and are answered, in the order in which they were put. They run in the database's thread
-        and may run more than once (a transaction that met another one, or of which one has failed, is repeated), so
-        they touch nothing but the connection and what they make themselves. A closure that raises undoes its own
+        and may run more than once (a transaction that conflicts with another, or in which a closure fails, is
+        repeated), so they touch nothing but the connection and their own objects. A closure that raises undoes its own
         changes only. To be called on the loop. Raises :attr:`Closed`.
         """
         if self._loop is None or self._closing:
             raise self.Closed("the node is stopping")
         self._queue.append(job)
-        # The thread says that it waits before it looks into the queue for the last time.
+        # The thread sets _waits before it looks into the queue for the last time.
         if self._waits:
             with self._wake:
                 self._waits = False
@@ -151,7 +151,7 @@ class SqlThread:
             self.engine.execute(group, self._refuse)
             return None
         except Exception as error:
-            # Told to everybody who waits. Nothing is known of the connection's state any more.
+            # Refuse all waiting jobs: the connection's state is unknown.
             logger.exception("%s: a transaction failed unexpectedly", self.what)
             lost = SqlDamaged(str(error))
             lost.__cause__ = error
@@ -170,12 +170,12 @@ class SqlThread:
         self.closures += len(group)
 
     def _refuse_all(self, failure: SqlDamaged) -> None:
-        """Nothing is executed until the end."""
+        """Refuse all jobs until the end: nothing is executed any more."""
         while group := self._take():
             self._fail(group, failure)
 
     def _refuse(self, failure: SqlFailed) -> None:
-        """Nothing is executed for a while."""
+        """Refuse the waiting jobs: nothing is executed for a while."""
         self._fail([self._queue.popleft() for _ in range(len(self._queue))], failure)
 
     def _fail(self, group: list[Job], failure: SqlFailed) -> None:
@@ -184,7 +184,7 @@ class SqlThread:
         self._post(group)
 
     def _told(self, error: Exception) -> Exception:
-        """What a caller is told: our own words where the trouble is the database's and not the closure's."""
+        """Return the error for a caller: with our own message where the database failed and not the closure."""
         self.refused += isinstance(error, SqlFailed)
         if isinstance(error, SqlFull):
             told = self.Full(f"there is no disk space left for {self.what}: it is full")
@@ -205,9 +205,9 @@ class SqlThread:
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def _deliver(self, group: list[Job]) -> None:
-        """Give what was decided of a group, behind what is still to be given of earlier ones."""
+        """Give the outcomes of a group, behind those of earlier groups."""
         self._decided += group
-        # What it gave is its callers', and may be large: errors lead to frames of the thread, which have it.
+        # Drop the results, which may be large: errors refer to frames of the thread, which would keep them alive.
         group.clear()
         if not self._giving:
             self._give()
@@ -215,7 +215,7 @@ class SqlThread:
     def _give(self) -> None:
         assert self._loop is not None
         decided = self._decided
-        # Before anything can go wrong: whoever comes next must not wait for ever.
+        # Set before anything can fail: later jobs must not wait for ever.
         self._giving = len(decided) > GIVEN_AT_ONCE
         if self._giving:
             self._loop.call_soon(self._give)
@@ -229,7 +229,7 @@ class SqlThread:
 
 
 def _let_go(error: BaseException | None) -> None:
-    """Have nothing kept by the frames of an error."""
+    """Clear the frames of an error, so that they keep nothing alive."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__

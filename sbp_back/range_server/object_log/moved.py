@@ -111,8 +111,8 @@ def begin(directory: Path, files: Files, bucket: Bucket) -> Names:
 
 
 def _fetched(directory: Path, bucket: Bucket, error: DecodeError) -> Names:
-    """Return the newest list in the bucket, which is as new as the one on the disk or newer by one, and the number of
-    starts since.
+    """Return the newest list in the bucket, which is as new as the one on the disk or newer by one, with the number of
+    the newest start.
     """
     try:
         names = SEALED_NAMES.decode(bucket.get_again(max(bucket.list_again("index/", PATIENCE)), PATIENCE))

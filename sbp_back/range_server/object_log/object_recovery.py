@@ -142,7 +142,9 @@ class LogReader:
             return log
 
     def finish(self, log: ReadLog) -> None:
-        """Write which logs a closed log has adopted behind its end, where its own adopter can read it."""
+        """Put an entry into the chain of a closed log that lists the logs it has adopted, where its own adopter can
+        read it.
+        """
         chain = log.chain
         while True:
             last = chain.last
