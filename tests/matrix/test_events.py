@@ -155,12 +155,12 @@ def test_compaction_by_key_of_two_protocols(node: NodeProcess) -> None:
 
 
 def test_who_remembers_the_former_topic_is_not_given_the_new_one_as_if_it_were(node: NodeProcess) -> None:
-    """A group of Kafka's, a consumer of YDB's of the same name, and a reader of a segment, each half way in a topic
-    that is deleted and made anew. Nothing of where they were is true of the new one: they are given all of it."""
+    """A group of Kafka's, a consumer of YDB's and a reader of a segment, each half way in a topic that is deleted and
+    made anew. Nothing of where they were is true of the new one: they are given all of it."""
     world = World(node, "made-anew")
     for _ in range(3):
         world.write(0)
-    group = {"group.id": "c", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    group = {"group.id": "k", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     consumer = Consumer({"bootstrap.servers": node.kafka, "topic.metadata.refresh.interval.ms": 200, **group})
     consumer.subscribe([world.topic])
     for _ in range(5):

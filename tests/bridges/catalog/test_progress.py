@@ -499,6 +499,7 @@ async def test_positions_behind_the_end_of_a_log_are_taken_back_to_it_also_those
 async def test_who_becomes_the_owner_of_groups_knows_what_the_one_before_has_left(tmp_path: Path) -> None:
     """Two that have the same database, as nodes on one machine's or cluster's have; what is not asked for stays."""
     db, before = await started(tmp_path)
+    db.engine.shared = True
     behind = Progress(db)
     for group in ("mine", "theirs"):
         await before.front("kafka").commit(group, [("t", 0, Committed(1)), ("t", 1, Committed(2))])

@@ -4,7 +4,11 @@ finds them."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from bridges.console.door import ConsoleDoor
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from tests.kit.waiting import until
@@ -70,7 +74,15 @@ ENDS: dict[str, End] = {
 TO_NOWHERE = {"a path that there is not", "a method that there is not"}
 
 
-async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:
+async def test_nothing_is_left_of_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doors: list[ConsoleDoor] = []
+
+    class Door(ConsoleDoor):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            doors.append(self)
+
+    monkeypatch.setattr("bridges.node.assembly.ConsoleDoor", Door)
     given = {
         "data_dir": str(tmp_path / "data"),
         "listen.console": "127.0.0.1:0",
@@ -82,8 +94,7 @@ async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:
     node = Node(load(given, environ={}, directory=tmp_path).settings, fronts=[])
     await node.start()
     try:
-        assert node._console is not None
-        site = node._console._site
+        site = doors[0]._site
         await site.open()
         address = node.addresses["console"]
         place = (address.host, address.port)
