@@ -1,1 +1,1 @@
-"""Which node owns what: members of a cluster, slots and their owners, and who follows when one of them ends."""
+"""Ownership in a cluster: its members, the slots and their owners, and taking over from a member that has ended."""

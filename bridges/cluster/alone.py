@@ -1,7 +1,7 @@
-"""A cluster of one: a node that shares its database with nobody owns everything from the first moment on.
+"""A cluster of one: a node that shares its database with no other node owns everything from the start.
 
-It stands where :mod:`bridges.cluster.service` and :mod:`bridges.cluster.peers` stand in a cluster, so the rest of the
-node is written once. Nothing is asked of the database here but the epoch of each run, and no module of talking to other
+It stands where :mod:`bridges.cluster.service` and :mod:`bridges.cluster.peers` stand in a cluster, so that the rest of
+the node is written once. The only use of the database here is the epoch of each run, and no module for talking to other
 nodes is imported.
 """
 
@@ -24,9 +24,9 @@ _NO_OTHERS = "this node is by itself: it has no cluster.database"
 
 
 class Alone:
-    """The ownership of one node (:class:`bridges.cluster.ownership.Membership`): there is one slot, which it has.
+    """The ownership of a single node (:class:`bridges.cluster.ownership.Membership`): it owns the only slot.
 
-    ``next_epoch`` must give a number above every one it gave before, also after a crash.
+    ``next_epoch`` must return a number above every earlier one, also after a crash.
     """
 
     def __init__(self, node_id: int, next_epoch: Callable[[], Awaitable[int]]) -> None:
@@ -42,7 +42,7 @@ class Alone:
         self._epoch = -1
 
     async def begin(self) -> None:
-        """Take this run's epoch."""
+        """Acquire the epoch of this run."""
         self._epoch = await self._next_epoch()
 
     def slot_of(self, topic: str, partition: int) -> int:
@@ -61,7 +61,7 @@ class Alone:
         return True
 
     def epoch(self, slot: int) -> int:
-        """The epoch of this run: a log that is opened again in it has one of its own."""
+        """Return the epoch of this run. A log that is opened again within the run gets a higher one of its own."""
         return self._epoch
 
     async def raise_epoch(self, slot: int) -> int:
@@ -82,14 +82,13 @@ class Alone:
     drain = undrain = move = unpin = _refuse
 
     async def _nothing(self, *about: Any) -> None:
-        """Nobody is told, waited for, or left."""
+        """Do nothing: there are no other members."""
 
     known = sure = join = await_owners = leave = retire = close = _nothing
 
 
 class NoPeers:
-    """What a node asks of others, where there are none (:class:`bridges.cluster.ownership.Others`): whoever it knew has
-    ended."""
+    """The peers of a single node (:class:`bridges.cluster.ownership.Others`): every other node counts as ended."""
 
     def serve(self, kind: str, message: type[Any], answer: Callable[[Any], Awaitable[Any]]) -> None:
         pass
@@ -114,4 +113,4 @@ class NoPeers:
 
 
 def _hold(connection: Connection) -> None:
-    """Nobody else can become the owner."""
+    """Do nothing: no other node can become the owner."""

@@ -1,10 +1,10 @@
-"""Calls of gRPC services that one node takes and another one answers, by a stream between them.
+"""gRPC calls that one node accepts and another node answers, forwarded over a stream between them.
 
-At the node that has the client, :func:`forward` passes messages on in both directions, as fast as each side takes them.
-At the other one a :class:`ForwardedStream` is what every handler of streams gets, with the client's own headers.
+At the node with the client, :func:`forward` passes messages on in both directions, as fast as each side reads. At the
+other node the handler gets a :class:`ForwardedStream` with the client's own headers.
 
-Towards the other node messages go as they are. What comes back begins with a byte: 0 before a message, 1 before the
-status of gRPC's own with which the call is to end, in MessagePack.
+Messages to the other node are sent unchanged. An answer begins with a byte: 0 before a message, 1 before the gRPC
+status with which the call ends, in MessagePack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MESSAGE, _STATUS = b"\0", b"\1"
 
 
 class Opening(msgspec.Struct, array_like=True, frozen=True):
-    """What the other node has to know of a call: who makes it, besides its headers, and of which method."""
+    """The first message of a forwarded call: its method, its headers, and its client."""
 
     method: str
     headers: dict[str, str]
@@ -37,12 +37,12 @@ class Opening(msgspec.Struct, array_like=True, frozen=True):
 
 
 def opening_of(call: GrpcCall, method: str) -> Opening:
-    """What is said of a client's call."""
+    """Return the opening for a client's call."""
     return Opening(method, dict(call.headers), call.listener, call.host, call.certificate_name)
 
 
 class ForwardedStream(GrpcStream):
-    """A stream whose client is at another node."""
+    """A stream whose client is connected to another node."""
 
     __slots__ = ("_peer",)
 
@@ -77,10 +77,10 @@ class ForwardedStream(GrpcStream):
         try:
             await self._peer.write(_MESSAGE + raw)
         except PeerUnreachable:
-            raise asyncio.CancelledError from None  # as where the client has gone
+            raise asyncio.CancelledError from None  # as when the client has gone
 
     async def refuse(self, refusal: GrpcRefusal) -> None:
-        """Have the call end with a status of gRPC's own."""
+        """End the call with a gRPC status."""
         told = (refusal.code.value[0], str(refusal))
         await self._peer.write(_STATUS + msgspec.msgpack.encode(told))
 
@@ -89,8 +89,10 @@ class ForwardedStream(GrpcStream):
 
 
 async def forward(stream: GrpcStream, peer: PeerStream, lost: Callable[[str], bytes]) -> None:
-    """Pass on what a stream's client and the other node say until one of them ends it. ``lost`` makes the message that
-    tells the client to come again, and why. Raises GrpcRefusal."""
+    """Pass messages between a stream's client and the other node until either ends the stream.
+
+    ``lost`` makes the message that asks the client to reconnect, given the reason. Raises GrpcRefusal.
+    """
     stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stream.when_draining(lambda: None if stopping.done() else stopping.set_result(None))
     asks = asyncio.create_task(_pass_on(stream, peer))
@@ -129,8 +131,10 @@ async def _pass_back(peer: PeerStream, stream: GrpcStream) -> None:
 
 
 async def read_answer(peer: PeerStream) -> bytes | None:
-    """The next message that the other node has for a call's client; None at the end. Its bytes are held no more. Raises
-    GrpcRefusal, PeerUnreachable."""
+    """Return the other node's next message for the client, None at the end. Gives its bytes back to the budget.
+
+    Raises GrpcRefusal, PeerUnreachable.
+    """
     raw = await peer.read()
     if raw is None:
         return None

@@ -1,7 +1,7 @@
-"""What one node knows of the cluster, and what it has to do next: no I/O, no clock of its own.
+"""The state machine of a member: what it knows of the cluster, and what it must do next. No I/O, and no clock.
 
-It is told what the database says, and says which members are to be ended, which slots to be given away, and which this
-node acts for. The database is asked by whoever has the keeper (:mod:`bridges.cluster.service`).
+It takes the database's state as input. It decides which members to end, which slots to give away, and for which slots
+this node acts. Its caller talks to the database (:mod:`bridges.cluster.service`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bridges.cluster.versions import Version
 
 
 class News(Struct):
-    """What a look has changed of what this node acts for. A slot that comes back in a higher epoch is in both."""
+    """Changes in the slots for which this node acts. A slot that returns in a higher epoch is in both lists."""
 
     gained: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
@@ -27,8 +27,8 @@ class News(Struct):
 class Keeper:
     """The view of the member ``start``.
 
-    ``acting`` has the epoch of each slot this node acts for; ``ended`` is true once others have ended this start: it
-    acts for nothing any more, and the node has to come again as a new one.
+    ``acting`` has the epoch of each slot for which this node acts. ``ended`` becomes true when other members have ended
+    this start: it acts for no slot any more, and the node must come back with a new start.
     """
 
     def __init__(self, start: int, patience: Patience | None = None) -> None:
@@ -41,17 +41,20 @@ class Keeper:
         self.acting: dict[int, int] = {}
         self.ended = False
         self._watch = Watch(patience or Patience())
-        # By slot that is being given away: the epoch in which this node had it. It acts for it in no such epoch again.
+        # Slots being given away, with the epoch in which this node had them: it never acts for a slot in that epoch
+        # again.
         self._giving: dict[int, int] = {}
-        # The last plan, and what it was made of: the version of the slots, who takes some, who leaves.
+        # The last plan, and its inputs: the version of the slots, the members that take slots, those that leave.
         self._plan: tuple[tuple[object, ...], list[Move]] = ((), [])
 
     # --- what it is told ----------------------------------------------------------------------------------------
 
     def looked(self, look: Look, asked: float, answered: float) -> News:
-        """The database said ``look``, asked between those times of this node's monotonic clock."""
+        """Take in ``look``, the database's state; ``asked`` and ``answered`` are this node's monotonic times around the
+        query.
+        """
         if self.ended or look.version < self.version:
-            return News()  # answers may overtake each other
+            return News()  # an older answer may arrive late
         members: Iterable[Member] = look.members
         if look.beats is not None:
             beats = look.beats
@@ -65,7 +68,7 @@ class Keeper:
             if not self.slots:
                 self.slots = [Slot()] * len(look.slots)
             for index, slot in enumerate(look.slots):
-                # What this node has raised since it asked is newer.
+                # An epoch that this node has raised since the query is newer.
                 if slot.epoch >= self.slots[index].epoch:
                     self.slots[index] = slot
             self.drained = look.drained
@@ -74,7 +77,7 @@ class Keeper:
         return self._settle()
 
     def raised(self, slot: int, epoch: int | None) -> News:
-        """The database has given this node's slot a new epoch; None: it is another's, which the next look will tell."""
+        """Take in the new epoch of this node's slot; None: another member owns it, as the next look will show."""
         if self.ended or epoch is None:
             return News()
         if epoch > self.slots[slot].epoch:
@@ -82,18 +85,18 @@ class Keeper:
         return self._settle()
 
     def past(self, member: Member) -> None:
-        """The process of a member has ended, as somebody has found who was told of it by :meth:`doubtful`."""
+        """Note that the process of a member from :meth:`doubtful` has ended."""
         self._watch.past(member.start, member.beats)
 
     def begin_giving(self, slots: Iterable[int]) -> None:
-        """This node acts for these no more, before it asks that they be another's."""
+        """Stop acting for slots, before asking the database to give them to another member."""
         for slot in slots:
             epoch = self.acting.pop(slot, None)
             if epoch is not None:
                 self._giving[slot] = epoch
 
     def end(self) -> News:
-        """Others have ended this start."""
+        """Note that other members have ended this start."""
         self.ended = True
         lost, self.acting = sorted(self.acting), {}
         return News(lost=lost)
@@ -121,26 +124,26 @@ class Keeper:
 
     @property
     def state(self) -> State:
-        """This node's own."""
+        """The state of this node."""
         own = self.members.get(self.start)
         return State.ENDING if own is None or self.ended else own.state
 
     @property
     def is_drained(self) -> bool:
-        """Whether this node serves, but is to own nothing."""
+        """Return whether this node is drained: it serves but owns nothing."""
         own = self.members.get(self.start)
         return own is not None and own.drained and not self.ended
 
     def is_suspected(self, start: int) -> bool:
-        """Whether a member has not been heard of for a lease."""
+        """Return whether a member has shown no heartbeat for a lease."""
         return self._watch.is_suspected(start)
 
     def still(self, start: int) -> float:
-        """Seconds for which a member has not been heard of."""
+        """Return the seconds for which a member has shown no heartbeat."""
         return self._watch.still(start)
 
     def doubtful(self) -> list[Member]:
-        """The members whose processes may have ended: it is worth looking for them."""
+        """Return the members whose processes may have ended, and should be probed."""
         return [
             member
             for member in self.members.values()
@@ -148,8 +151,11 @@ class Keeper:
         ]
 
     def to_end(self) -> list[Member]:
-        """The members that this node should try to end now: suspected ones, and those that nobody goes on ending. One
-        that was drained ends its former selves only, which are nobody else's to end."""
+        """Return the members that this node should try to end now.
+
+        These are suspected members, and ENDING members whose ender has ended. A drained node ends only its own former
+        starts, which no other member would end.
+        """
         if self.state is not State.UP:
             mine = [one for one in self.members.values() if one.state is State.ENDING and one.by == self.start]
             return mine if self.is_drained else []
@@ -169,9 +175,12 @@ class Keeper:
         return by is None or by.state is State.ENDING
 
     def instead(self, server_id: int) -> int:
-        """Who is to take over from a member in the place of this node, whose range server may not, since ``server_id``
-        has its log: the member whose server that is; where it is nobody's, the next of the others, one after the other,
-        since whoever has taken over from that server has the log as well. This one, where it is alone."""
+        """Return the start that should take over from a member instead of this node, whose range server was refused.
+
+        ``server_id`` is the range server that has the member's log. If it belongs to a member, that member takes over.
+        Otherwise it is the next other member, one after the other: a member that has taken over from that server has
+        the log as well. Without other members it is this node.
+        """
         others = [one for one in self.members.values() if one.state is State.UP and one.start != self.start]
         for one in others:
             if one.server_id == server_id:
@@ -180,7 +189,7 @@ class Keeper:
         return min([start for start in starts if start > self.start] or starts, default=self.start)
 
     def to_give(self) -> list[Move]:
-        """What this node has and others should have."""
+        """Return the slots of this node that should move to other members."""
         takers, leaving = [], []
         for member in self.members.values():
             if member.state is State.UP and not self._watch.is_suspected(member.start):
@@ -195,17 +204,19 @@ class Keeper:
         return [move for move in self._plan[1] if move.slot in self.acting and move.to != self.start]
 
     def pins(self) -> dict[int, int]:
-        """Who is to have which slot, of those that are pinned to a node that is there."""
+        """Return the start that should own each pinned slot whose node is UP."""
         up = {one.node_id: one.start for one in self.members.values() if one.state is State.UP}
         return pins_of(self.slots, up)
 
     def unsettled(self) -> list[int]:
-        """Slots of which this node does not know whether they were given away."""
+        """Return the slots that may or may not have been given away."""
         return sorted(self._giving)
 
     def owner(self, slot: int) -> Member | None:
-        """Who acts for a slot, as far as this node knows: not yet a worker that is back, and has what its former self
-        had, but does not serve."""
+        """Return the member that acts for a slot, as far as this node knows.
+
+        A JOINING worker that has inherited its former start's slots does not act for them yet.
+        """
         if not self.slots or self.slots[slot].owner == NOBODY:
             return None
         member = self.members.get(self.slots[slot].owner)

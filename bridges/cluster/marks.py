@@ -1,20 +1,20 @@
-"""How far a cluster's database has come, written down where the database is not: in the bucket, and in the directory of
-each node. So a database or a bucket that has gone back (a standby that lagged, an older backup) is noticed.
+"""Marks of the database's progress, kept outside of the database: in the bucket, and in the directory of each node.
+
+They reveal a database or a bucket that has gone back to an older state (a lagging standby, an old backup).
 
 A *mark* is read from the database, then put into the bucket as ``marks/CLUSTER/START-BEATS-VERSION-STARTS-EPOCH``, then
-written into the directory. So whatever happens in between, the database is never behind the bucket, nor the bucket
-behind a directory:
+written into the directory. So at every moment the database is not behind the bucket, nor the bucket behind a directory:
 
 | found | then |
 |---|---|
 | the database is behind a mark of the bucket or the directory | the database has gone back |
 | the bucket has neither the directory's mark nor a later one | the bucket has gone back |
 
-Nothing of this is on the way of an append. A node writes a mark down when it enters, before it acts for what a look has
-given it (a range is created in no epoch that the bucket does not know), every :data:`EVERY_S` in between, since its
-heartbeats tell of going back by less, and as it ends. Where the bucket takes no mark a node goes on: neither does it
-take a range then. So what nobody notices is a loss of less than :data:`EVERY_S` in which no member, slot or epoch has
-changed, and after which no node lives that was there before.
+Marks are not on the path of an append. A node writes a mark when it enters; before it acts on a look (so no range is
+created in an epoch that the bucket does not know); every :data:`EVERY_S` in between, because its heartbeats reveal a
+smaller step back; and when it ends. If the bucket accepts no mark, a node goes on: such a bucket accepts no range
+either. So one loss goes unnoticed: less than :data:`EVERY_S` in which no member, slot or epoch has changed, and after
+which none of the earlier nodes is alive.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 EVERY_S = 30.0
 _PATIENCE_S = 5.0
 _AHEAD = 1000
-"""Of each number that may have been given and is known nowhere where it is looked: few were, in so short a time."""
+"""Numbers of each kind that may have been given out without a trace: few are, in so short a time."""
 _REMEDY = (
     "lead the nodes to the newest state of both; if there is none, stop all nodes, and 'anabranch accept-data-loss' "
     "with this node's settings goes on without what is lost"
@@ -51,23 +51,23 @@ class WentBackError(LogError):
 
 
 class Totals(Struct, frozen=True, array_like=True):
-    """What only grows in a cluster's database: its version, the numbers of starts and the epochs that were given."""
+    """The growing numbers of a cluster's database: its version, and the next start and epoch to be given out."""
 
     version: int = 0
     starts: int = 0
     epoch: int = 0
 
     def joined(self, other: Totals) -> Totals:
-        """The larger of each."""
+        """Return the maximum of each number."""
         return Totals(max(self.version, other.version), max(self.starts, other.starts), max(self.epoch, other.epoch))
 
     def is_behind(self, other: Totals) -> bool:
-        """Whether any of it is less than another's."""
+        """Return whether any number is less than the other's."""
         return self != self.joined(other)
 
 
 class Mark(Struct, frozen=True, array_like=True):
-    """``totals`` as the database had them when ``start`` had so many ``beats``."""
+    """The database's ``totals`` at the time when ``start`` had this many ``beats``."""
 
     start: int
     beats: int
@@ -75,51 +75,51 @@ class Mark(Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> str:
-        """Its object, whose name says all."""
+        """The name of its object, which contains the whole mark."""
         numbers = self.start, self.beats, *msgspec.structs.astuple(self.totals)
         return "-".join(f"{number:016x}" for number in numbers)
 
     @classmethod
     def of_key(cls, key: str) -> Mark:
-        """What a key says."""
+        """Parse the name of an object."""
         start, beats, *totals = (int(number, 16) for number in key.split("-"))
         return cls(start, beats, Totals(*totals))
 
 
 def totals(connection: Connection) -> Totals:
-    """What the database says now."""
+    """Read the totals of the database."""
     query = "SELECT version, next_start, CAST(value AS BIGINT) FROM cluster_state, meta WHERE key = 'next_epoch'"
     row = connection.execute(query).fetchone()
     return Totals() if row is None else Totals(*row)
 
 
 class Marks:
-    """Of one node of a cluster, in ``path`` and in ``bucket`` (None: it has none)."""
+    """The marks of a node, in the file ``path`` and in ``bucket`` (None: in the file only)."""
 
     def __init__(self, path: Path, bucket: Bucket | None, cluster_id: str) -> None:
         self._path = path
         self._cluster_id = cluster_id
         self._bucket = None if bucket is None else bucket.below(f"marks/{cluster_id}")
         self._own = ""
-        # A node that stops writes its last mark while the bucket may still be about to take the one before.
+        # A node that stops writes its last mark while the bucket may still be storing the one before.
         self._one_at_a_time = threading.Lock()
         self.mine: Mark | None = None
-        """What the directory had when it was loaded."""
+        """The mark that the directory had when it was loaded."""
         self.others: list[Mark] = []
-        """What the bucket had."""
+        """The marks that the bucket had."""
 
     @property
     def _loaded(self) -> list[Mark]:
         return [*self.others, *([] if self.mine is None else [self.mine])]
 
     def load(self) -> None:
-        """Read what there is. Blocks. Raises StoreError."""
+        """Read all marks. Blocks. Raises StoreError."""
         try:
             if self._bucket is not None:
                 self.others = [Mark.of_key(key) for key in self._bucket.list_again("", _PATIENCE_S)]
             if self._path.exists():
                 whose, mark = msgspec.json.decode(self._path.read_bytes(), type=tuple[str, Mark])
-                # The store in a directory of another cluster knows better what is wrong.
+                # A directory of another cluster: its store reports the problem better.
                 self.mine = mark if whose == self._cluster_id else None
         except OSError as error:
             raise StoreError(f"the marks of the database cannot be read: {error}") from error
@@ -127,7 +127,7 @@ class Marks:
             raise StoreError(f"{self._path} is no mark of the database: {error}") from error
 
     async def keep(self, mark: Mark) -> None:
-        """Write a mark down. Raises WentBackError, and OSError: it is to be tried again."""
+        """Write a mark. Raises WentBackError, and OSError if it should be tried again."""
         await asyncio.to_thread(self._keep, mark)
 
     def _keep(self, mark: Mark) -> None:
@@ -147,13 +147,15 @@ class Marks:
             self.write(mark)
 
     def write(self, mark: Mark) -> None:
-        """Into the directory. Blocks. Raises OSError."""
+        """Write a mark into the directory. Blocks. Raises OSError."""
         write_file_durably(Files(), self._path, [msgspec.json.encode((self._cluster_id, mark))])
 
     def accept(self, connection: Connection) -> None:
-        """Have the database give no number that it may have given: above all that was loaded, and what other nodes may
-        have seen since. To be called where no node of the cluster runs; those that were members are none any more.
-        What follows is :meth:`begin_anew`."""
+        """Raise the database's numbers above all that may have been given out: the loaded marks, and those seen by
+        other nodes.
+
+        To be called while no node of the cluster runs; the caller removes all members. :meth:`begin_anew` follows.
+        """
         known = totals(connection)
         for mark in self._loaded:
             known = known.joined(mark.totals)
@@ -162,20 +164,21 @@ class Marks:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'next_epoch'", (str(epoch + _AHEAD),))
 
     def begin_anew(self, now: Totals) -> None:
-        """Forget what was loaded: the bucket and the directory are as the database is ``now``. Blocks. Raises
-        OSError."""
+        """Replace the loaded marks by ``now``, the database's state. Blocks. Raises OSError."""
         self._keep(Mark(0, 0, now))
         self.forget(())
 
     def forget(self, members: Collection[int]) -> None:
-        """Delete what was loaded of starts that are members no more: this node's mark, which is there now, is behind
-        none of it. Blocks. Raises OSError."""
+        """Delete the loaded marks of starts that are not members any more; the mark of this node covers them.
+
+        Blocks. Raises OSError.
+        """
         past = [mark.key for mark in self.others if mark.start not in members]
         if self._bucket is not None and past:
             self._bucket.delete(past)
 
     def check(self, connection: Connection) -> None:
-        """Raises StoreError where the database is behind what was loaded, or the bucket behind the directory."""
+        """Raise StoreError if the database is behind a loaded mark, or the bucket behind the directory."""
         now, mine = totals(connection), self.mine
         for mark in self._loaded:
             row = connection.execute("SELECT beats FROM cluster_nodes WHERE start = ?", (mark.start,)).fetchone()
@@ -186,15 +189,17 @@ class Marks:
 
 
 def _covers(mark: Mark, other: Mark) -> bool:
-    """Whether ``mark`` is that one, or was put later. A start's marks are deleted when it is a member no more, which
-    has raised the version."""
+    """Return whether ``mark`` is ``other`` or later.
+
+    A start's marks are deleted when it is no member any more, and that has raised the version.
+    """
     if mark.start == other.start:
         return mark.beats >= other.beats
     return mark.totals.version > other.totals.version
 
 
 def database_went_back(now: Totals, known: Totals) -> str:
-    """In one sentence."""
+    """Return the error for a database that has gone back."""
     return (
         f"the database of the cluster has gone back: it is at version {now.version}, start {now.starts} and epoch "
         f"{now.epoch}, and was at {known.version}, {known.starts} and {known.epoch} or later heartbeats, so numbers "
@@ -203,5 +208,5 @@ def database_went_back(now: Totals, known: Totals) -> str:
 
 
 def bucket_went_back(url: str) -> str:
-    """In one sentence."""
+    """Return the error for a bucket that has gone back."""
     return f"{url} has gone back: it has not what was put there before, so acknowledged records are lost: {_REMEDY}"

@@ -1,9 +1,8 @@
-"""The nodes of a cluster as its database tells them, and which of them seem to have ended.
+"""The members of a cluster as its database lists them, and a failure detector for them.
 
-A node raises a counter in its row. Whoever looks knows the counter's last change by a clock of its own, so no two
-clocks are ever compared. That somebody is suspected only decides *when* it is tried to go on without it: what keeps two
-nodes from both being acknowledged is the fence of the object log and the epochs of ranges (docs/design.md, "More than
-one machine").
+Each node raises a counter in its row. An observer times the counter's last change by its own clock, so no two clocks
+are ever compared. A suspicion only decides *when* the others try to go on without a member. Two owners of a log are
+prevented by the fence of the object log and the epochs of ranges (docs/design.md, "More than one machine").
 """
 
 from __future__ import annotations
@@ -18,8 +17,11 @@ from bridges.cluster.versions import Version
 
 
 class State(Enum):
-    """What a member is doing. JOINING: it starts and owns nothing yet; LEAVING: it gives away what it owns; ENDING: it
-    has ended, and its log is being taken over."""
+    """The state of a member.
+
+    JOINING: it starts, and owns nothing yet. LEAVING: it gives away what it owns. ENDING: it has ended, and its log is
+    being taken over.
+    """
 
     JOINING = "joining"
     UP = "up"
@@ -28,11 +30,13 @@ class State(Enum):
 
 
 class Member(Struct, frozen=True):
-    """One start of a node. ``start`` is a number that no other start was or will be given; ``beats`` the counter of its
-    heartbeats; ``by`` the start of whoever ends it (0: nobody). ``addresses``: what clients of each of its listeners
-    are told ("host:port"), by the listener's name; ``server_id``: of its range server, -1 while it has none.
-    ``drained``: it is LEAVING since it is to own nothing, and goes on serving. ``version``: of what it says and
-    stores."""
+    """A start of a node.
+
+    ``start``: a number that is never given to another start. ``beats``: its counter of heartbeats. ``by``: the start
+    that ends it (0: none). ``addresses``: the advertised address ("host:port") of each of its listeners, by name.
+    ``server_id``: its range server, -1 while it has none. ``drained``: it is LEAVING because it shall own nothing, and
+    goes on serving. ``version``: the versions of its messages and stored data.
+    """
 
     start: int
     node_id: int
@@ -46,8 +50,11 @@ class Member(Struct, frozen=True):
     version: Version = Version()
 
     def address(self, listener: str, host: str) -> Address | None:
-        """Where clients of one of its listeners reach it; ``host`` is how they have reached this node: a worker of the
-        same machine that listens everywhere is there, too. None: it has no such listener."""
+        """Return the address at which a client reaches one of its listeners, None if it has no such listener.
+
+        ``host`` is the host at which the client has reached this node: a worker of the same machine that listens on all
+        addresses is reached there too.
+        """
         told = self.addresses.get(listener)
         if told is None:
             return None
@@ -56,23 +63,24 @@ class Member(Struct, frozen=True):
 
 
 class Patience(Struct, frozen=True):
-    """Seconds between heartbeats, and without one after which a member is suspected."""
+    """Seconds between heartbeats, and seconds without a heartbeat after which a member is suspected (``lease``)."""
 
     heartbeat: float = 0.5
     lease: float = 2.0
 
     @property
     def doubt(self) -> float:
-        """Seconds without a heartbeat after which it is looked whether a member's process is there: if it is not, the
-        member is suspected at once."""
+        """Seconds without a heartbeat after which a member's process is probed; if it is gone, the member is suspected
+        at once.
+        """
         return min(2 * self.heartbeat, self.lease)
 
 
 class Watch:
-    """Which members' counters stand still, by this observer's own monotonic clock.
+    """A failure detector: measures how long each member's counter has stood still, by the observer's monotonic clock.
 
-    Counted is only time in which the observer looked, so after its own pause, or an outage of the database in which
-    nobody could raise a counter, everybody has a whole lease again to show that it lives.
+    Only time in which the observer looked counts. So after its own pause, or after an outage of the database in which
+    no node could raise its counter, every member has a whole lease again to show that it is alive.
     """
 
     __slots__ = ("_answered", "_most", "_patience", "_still")
@@ -81,12 +89,14 @@ class Watch:
         self._patience = patience
         self._most = 2 * patience.heartbeat
         self._answered: float | None = None
-        # By start: the counter, and the seconds in which it was seen to stand still.
+        # By start: the counter, and the seconds for which it was seen standing still.
         self._still: dict[int, tuple[int, float]] = {}
 
     def looked(self, members: Iterable[Member], asked: float, answered: float) -> None:
-        """``members`` are what the database said; between which times it was asked. A counter is known to have stood
-        still from one answer to the next question."""
+        """Take in the database's members; ``asked`` and ``answered`` are the monotonic times around the query.
+
+        A counter is known to have stood still from an answer to the next query.
+        """
         watched = 0.0 if self._answered is None else max(0.0, min(asked - self._answered, self._most))
         self._answered = answered
         before, self._still = self._still, {}
@@ -95,19 +105,20 @@ class Watch:
             self._still[member.start] = (beats, still + watched) if beats == member.beats else (member.beats, 0.0)
 
     def past(self, start: int, beats: int) -> None:
-        """A member's process has ended; its counter was ``beats`` when that was found. If it has moved since, it was
-        not so."""
+        """Note that a member's process had ended when its counter was ``beats``; ignored if the counter has moved
+        since.
+        """
         if self._still.get(start, (-1, 0.0))[0] == beats:
             self._still[start] = (beats, max(self.still(start), self._patience.lease))
 
     def is_doubtful(self, start: int) -> bool:
-        """Whether a member that is not suspected should have shown a heartbeat."""
+        """Return whether a member that is not suspected yet is late with its heartbeat."""
         return self._patience.doubt <= self.still(start) < self._patience.lease
 
     def still(self, start: int) -> float:
-        """Seconds for which the counter was seen to stand still."""
+        """Return the seconds for which the counter was seen standing still."""
         return self._still.get(start, (0, 0.0))[1]
 
     def is_suspected(self, start: int) -> bool:
-        """Whether the counter has not moved for a lease."""
+        """Return whether the counter has not moved for a lease."""
         return self.still(start) >= self._patience.lease

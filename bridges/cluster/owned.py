@@ -1,8 +1,8 @@
-"""What has one coordinator, groups say, is coordinated by the owner of the slot its name lies in.
+"""Names with a coordinator, such as groups: the owner of the hash slot of a name coordinates it.
 
-Who becomes the owner reads what the former one has stored before it answers; clients are told to come again meanwhile.
-Who is the owner no longer answers whoever waits, and forgets. A node that was paused may find a request in its socket
-of what is another's by now: whatever it stores asks in the same transaction whether the slot is still its own.
+A new owner reads what the former one has stored before it answers; meanwhile clients are asked to retry. A former owner
+answers its waiters, and forgets the names. A node that was paused may find requests in its socket for names that
+another node owns by now: so every write checks, in the same transaction, that the slot is still its own.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _AGAIN_S = 0.25
 
 
 class OwnedNames(ABC):
-    """Those of the slots that this node acts for. ``what`` one of them is called in messages."""
+    """The names in the slots for which this node acts. ``what``: the noun for a name in messages."""
 
     what: str
 
     def __init__(self, owners: Ownership) -> None:
         self._owners = owners
-        # Slots of which everything is known here.
+        # Slots whose names have been read.
         self._known: set[int] = set()
         self._tasks = TaskSet()
         owners.on_gained.append(self._gained)
@@ -41,33 +41,32 @@ class OwnedNames(ABC):
 
     @abstractmethod
     def slot(self, name: str) -> int:
-        """Where a name lies."""
+        """Return the slot of a name."""
 
     @abstractmethod
     async def read(self, wanted: Callable[[str], bool]) -> None:
-        """Know of the names that are ``wanted``, and this node's, what is stored. Raises LogError."""
+        """Read the stored state of this node's names for which ``wanted`` is true. Raises LogError."""
 
     @abstractmethod
     async def give_up(self, slots: Collection[int], in_order: bool) -> None:
-        """Forget what lies in these slots; ``in_order``: and return when nothing that was begun is still on its way."""
+        """Forget the names in these slots; with ``in_order``, return only when nothing that was begun is in flight."""
 
     def owns(self, name: str) -> bool:
-        """Whether this node coordinates it, and knows all of it."""
+        """Return whether this node coordinates a name and has read its state."""
         return self.slot(name) in self._known
 
     def holding(self, name: str) -> Holding:
-        """What a transaction of the database calls first that changes what is stored under a name."""
+        """Return the check that a transaction must call first before it changes what is stored under a name."""
         return self._owners.holding(self.slot(name))
 
     async def begin(self) -> None:
-        """Know of what is this node's from its start, before anybody asks; slots that come later are read as they
-        come. Raises LogError."""
+        """Read the names of this node's slots before it serves; slots gained later are read then. Raises LogError."""
         slots = frozenset(self._owners.mine)
         while not await self._know(slots):
-            pass  # one of them went and came again meanwhile
+            pass  # a slot was lost and gained again meanwhile
 
     async def close(self) -> None:
-        """Read nothing more."""
+        """Stop reading."""
         await self._tasks.close()
 
     def _gained(self, slots: Collection[int]) -> None:
@@ -83,7 +82,7 @@ class OwnedNames(ABC):
                 await asyncio.sleep(_AGAIN_S)
 
     async def _know(self, slots: frozenset[int]) -> bool:
-        """Read what lies in those of ``slots`` that are this node's; whether they still are as they were before."""
+        """Read the names in those of ``slots`` that this node owns; return False if an epoch has changed meanwhile."""
         mine = {slot: self._owners.epoch(slot) for slot in slots if self._owners.is_mine(slot)}
         if mine:
             await self.read(lambda name: self.slot(name) in slots)

@@ -1,7 +1,7 @@
-"""What the rest of a node asks about who owns what.
+"""The interfaces through which the rest of a node learns about ownership.
 
-A node by itself is a cluster of one (:mod:`bridges.cluster.alone`). Nothing of this is asked for an append: a log asks
-when it is opened, and is closed when its slot is lost.
+A single node is a cluster of one (:mod:`bridges.cluster.alone`). An append asks nothing here: a log asks when it is
+opened, and is closed when its slot is lost.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ Q = TypeVar("Q", bound=Struct)
 A = TypeVar("A", bound=Struct)
 
 Lost = Callable[[Collection[int], bool], Awaitable[None]]
-"""Called with slots that this node acts for no more; the second argument is true when they are about to be handed over:
-then it returns when nothing of theirs is under way here."""
+"""Called with slots for which this node does not act any more. The second argument is true when they are about to be
+handed over: then it must return only when nothing of theirs is in flight here.
+"""
 Gained = Callable[[Collection[int]], None]
-"""Called with slots that this node acts for from now on."""
+"""Called with slots for which this node acts from now on."""
 Gone = Callable[[], None]
-"""Called when members have ended for good: what only they could serve is served by others now."""
+"""Called when members have been removed for good: other members serve now what only they could serve."""
 
 
 class Ownership(Protocol):
-    """Who owns partitions, and coordinates what has one coordinator (groups, transactional ids)."""
+    """The owners of partitions, and the coordinators of groups and transactional ids."""
 
     on_lost: list[Lost]
     on_gained: list[Gained]
@@ -42,71 +43,80 @@ class Ownership(Protocol):
 
     @property
     def nodes(self) -> Sequence[Member]:
-        """Those that serve, in the order of their ids."""
+        """The serving members, sorted by node id."""
         ...
 
     async def known(self) -> None:
-        """Return when this node has seen at its start who owns what; from then on at once. Clients that are told
-        before that there is nobody believe it for long."""
+        """Return once this node has learned at its start who owns what; later, at once.
+
+        Clients that are told earlier that there is no owner believe it for long.
+        """
         ...
 
     def slot_of(self, topic: str, partition: int) -> int:
-        """The slot of a partition; -1 of an unknown topic."""
+        """Return the slot of a partition, -1 for an unknown topic."""
         ...
 
     def slot_of_key(self, kind: str, key: str) -> int:
-        """The slot of what has one coordinator, by its ``kind`` (of what, a front's own word) and name."""
+        """Return the slot of a coordinated name. ``kind`` is the front's word for what the name is of."""
         ...
 
     def owner(self, slot: int) -> Member | None:
-        """Who acts for a slot, as far as is known here; None: nobody does."""
+        """Return the member that acts for a slot, as far as this node knows; None if there is none."""
         ...
 
     def is_heard(self, member: Member) -> bool:
-        """Whether a member has shown a moment ago that it lives."""
+        """Return whether a member has shown a heartbeat a moment ago."""
         ...
 
     def is_mine(self, slot: int) -> bool:
-        """Whether this node acts for it."""
+        """Return whether this node acts for the slot."""
         ...
 
     @property
     def mine(self) -> Collection[int]:
-        """The slots that this node acts for now."""
+        """The slots for which this node acts now."""
         ...
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody can have taken over from this node: so recently was it heard of."""
+        """Return whether no other node can have taken over from this one, because its last heartbeat is recent
+        enough.
+        """
         ...
 
     async def sure(self) -> None:
-        """Return when what this node owns was still its own after this was asked. Raises NotOwner where that cannot be
-        found out for a lease: clients are to ask others, or again."""
+        """Return once it is certain that this node owned its slots at some time after the call.
+
+        Raises NotOwner if that cannot be found out within a lease: clients should ask other nodes, or retry.
+        """
         ...
 
     def epoch(self, slot: int) -> int:
-        """The epoch in which its owner has it, as far as is known here."""
+        """Return the epoch in which its owner has the slot, as far as this node knows."""
         ...
 
     def holding(self, slot: int) -> Callable[[Connection], None]:
-        """What a transaction of the node's database calls first that is the owner's of a slot to make: it raises
-        NotOwner where this start of the node is not, and lets nobody become it before the transaction has ended."""
+        """Return the check that a transaction must call first if only the owner of a slot may make it.
+
+        The check raises NotOwner if this start of the node does not own the slot, and keeps other members from becoming
+        the owner before the transaction has ended.
+        """
         ...
 
     async def raise_epoch(self, slot: int) -> int:
-        """A higher epoch for a slot of this node. Raises NotOwner, and errors of the database."""
+        """Return a higher epoch for a slot of this node. Raises NotOwner, and errors of the database."""
         ...
 
 
 class Membership(Ownership, Protocol):
-    """A node's part in its cluster: what the node itself asks beside who owns what."""
+    """A node's part in its cluster: ownership, and what the node itself needs besides."""
 
     @property
     def node_id(self) -> int: ...
     @property
     def keeper(self) -> Keeper:
-        """What is known of the members. Raises CannotMove where there is no cluster."""
+        """The state of the members. Raises CannotMove without a cluster."""
 
     async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None: ...
     async def await_owners(self, seconds: float) -> None: ...
@@ -120,7 +130,7 @@ class Membership(Ownership, Protocol):
 
 
 class Others(Protocol):
-    """How other nodes are asked, and answered (see :class:`bridges.cluster.peers.Peers`)."""
+    """Requests to other nodes, and answers to theirs (see :class:`bridges.cluster.peers.Peers`)."""
 
     def serve(self, kind: str, message: type[Q], answer: Callable[[Q], Awaitable[Struct]]) -> None: ...
     def serve_stream(self, kind: str, opening: type[Q], serve: Callable[[Q, PeerStream], Awaitable[None]]) -> None: ...
@@ -132,20 +142,20 @@ class Others(Protocol):
 
 
 SERVING = frozenset({State.UP, State.LEAVING})
-"""What members do of which clients are told."""
+"""States of members that clients are told about."""
 
 PATIENCE_S = 15.0
-"""So long it is waited for somebody to own something: who ends without a word is followed within a lease."""
+"""Seconds to wait for an owner: a member that ends abruptly is succeeded within a lease."""
 _LOOK_S = 0.05
 
 
 async def owner_of(
     owners: Ownership, node_id: int, slot: Callable[[], int], patience_s: float = PATIENCE_S
 ) -> Member | None:
-    """Who owns a slot, which is asked for again and again, as soon as somebody serves it; None: this node does.
+    """Wait until a member serves a slot and return it, None if it is this node. ``slot`` is called again at each look.
 
-    That node may have ended a moment ago: then it is unreachable, and whoever asks comes back here. Raises NotOwner
-    when nobody has it for so long.
+    The member may have ended a moment ago: then it is unreachable, and the caller should call again. Raises NotOwner if
+    the slot has no owner for ``patience_s``.
     """
     until = time.monotonic() + patience_s
     while True:

@@ -1,8 +1,9 @@
-"""A stream of messages between two nodes, on a connection of its own: TCP keeps one side from sending more than the
-other takes. Both sides know by then that they are nodes of one cluster (:mod:`bridges.cluster.peers`).
+"""A stream of messages between two nodes, on its own connection: TCP limits each side to what the other reads.
 
-A message is its length in four bytes and that many bytes, which are the business of whoever serves the stream. The
-length 2^32 - 1 says that nothing more comes; a connection that ends without is one that was lost.
+Both sides have already proved that they are nodes of the same cluster (:mod:`bridges.cluster.peers`).
+
+A message is its length in four bytes and that many bytes, whose meaning is up to the handler of the stream. The length
+2^32 - 1 marks the end; a connection that closes without it was lost.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget
 
 MESSAGE_BYTES = 128 * 1024 * 1024
-"""Of one message: more than the largest request of any protocol."""
+"""Largest message, in bytes: more than the largest request of any protocol."""
 _LENGTH = struct.Struct(">I")
 _END = 0xFFFFFFFF
 
 
 class PeerStream:
-    """One side of it. One task reads; any may write. Errors: PeerUnreachable."""
+    """One side of a stream. One task reads; any may write. Errors: PeerUnreachable."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: MemoryBudget, other: str
@@ -35,16 +36,19 @@ class PeerStream:
         self._other = other
         self._room: asyncio.Event = asyncio.Event()
         self.account = budget.account(self._room.set)
-        """What it holds: of messages that were read until whoever took them gives them back."""
+        """Counts messages that were read until their reader gives the bytes back."""
         self._writing = asyncio.Lock()
         self._on_drain: Callable[[], None] | None = None
         self._lost = ""
         self.draining = False
-        """This node stops: nothing new is to begin."""
+        """This node is stopping: handlers must begin nothing new."""
 
     async def read(self) -> bytes | None:
-        """The next message, None when the other side has sent its last one. Its bytes are held in the account until
-        they are given back. While the node is short of memory nothing is read."""
+        """Return the next message, None after the other side's last one.
+
+        Its bytes count in the account until the caller gives them back. While the node is short of memory, nothing is
+        read.
+        """
         while self.account.crowded:
             self._room.clear()
             self.account.wait()
@@ -67,7 +71,7 @@ class PeerStream:
             self.account.give(Kind.REQUESTS, held)
 
     async def write(self, raw: bytes) -> None:
-        """Send a message; returns when there is room for the next one."""
+        """Send a message; return when there is room for the next one."""
         size = len(raw)
         self.account.take(Kind.RESPONSES, size)
         try:
@@ -81,7 +85,7 @@ class PeerStream:
             self.account.give(Kind.RESPONSES, size)
 
     async def done_writing(self) -> None:
-        """There is nothing more to send."""
+        """Mark the end of this side's messages."""
         try:
             async with self._writing:
                 self._writer.write(_LENGTH.pack(_END))
@@ -90,12 +94,12 @@ class PeerStream:
             raise self._gone(error) from None
 
     def lose(self, reason: str) -> None:
-        """End it now: whoever reads or writes hears of it."""
+        """Abort the stream: its readers and writers get an error."""
         self._lost = self._lost or reason
         self._writer.transport.abort()
 
     def close(self) -> None:
-        """Let go of it, when what was written is on its way."""
+        """Close the stream after the written messages are sent."""
         self._on_drain = None
         self._writer.close()
         self.account.close()
@@ -107,7 +111,7 @@ class PeerStream:
             callback()
 
     def drain(self) -> None:
-        """The node stops."""
+        """Note that the node begins to stop."""
         self.draining = True
         if self._on_drain is not None:
             self._on_drain()

@@ -1,13 +1,13 @@
-"""What nodes of a cluster ask one another: one connection from each to each, and one secret that their database keeps.
+"""Requests between the nodes of a cluster: one connection from each node to each other, and a secret in their database.
 
-Who wants to be asked says so by name (:meth:`Peers.serve`); messages are msgspec's structs. Both ends of a connection
-prove that they know the secret before anything else is said, and whoever is asked says which start of a node it is: an
-address that belongs to another one by now answers nothing. An answer that does not come is *unknown*: what is asked may
-be asked again, and whether it still counts is looked up in the database by whoever is asked.
+A handler registers under a name (:meth:`Peers.serve`); messages are msgspec structs. Both ends of a connection first
+prove that they know the secret, and the answering side names its start: an address that belongs to another start by now
+answers nothing. The outcome of a request without an answer is *unknown*: it may be repeated, and the answering node
+checks in the database whether it still applies.
 
-A frame is its length in four bytes and a message in MessagePack. What is being answered of a connection has a bound, in
-requests and in bytes: beyond it nothing more is read there. What has an order, or is large, goes by a stream
-(:meth:`Peers.stream`), which has a connection of its own.
+A frame is its length in four bytes and a message in MessagePack. The requests in progress of a connection are bounded
+in number and in bytes; at the bound, reading pauses. Ordered or large data goes through a stream
+(:meth:`Peers.stream`), which has its own connection.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from bridges.errors import PeerUnreachable as PeerUnreachable
 _log = structlog.get_logger("anabranch.cluster")
 
 LISTENER = "cluster"
-"""What the listener is called: nodes tell each other its address in the database, so any port will do."""
+"""Name of the listener. Nodes find its address in the database, so any port will do."""
 
 _SECRET = "cluster_secret"
 _LENGTH = struct.Struct(">I")
 _MOST = 4 * 1024**2
-"""Bytes of a message."""
+"""Largest message, in bytes."""
 _MOST_BEFORE = 256
-"""Bytes of a message of somebody who has not proved anything yet."""
+"""Largest message, in bytes, from a peer that has not proved anything yet."""
 _HELLO_S = 5.0
 _STRANGERS = 64
-"""Connections that have not proved anything yet."""
+"""Most connections that have not proved anything yet."""
 _ASKED_AT_ONCE = 256
 _BYTES_AT_ONCE = 2 * _MOST
 _PATIENCE_S = 10.0
 _STREAM = 0
-"""The number of a connection's first request, if that asks for a stream."""
+"""Number of a connection's first request if it opens a stream."""
 
 Q = TypeVar("Q", bound=Struct)
 A = TypeVar("A", bound=Struct)
@@ -79,8 +79,11 @@ class _Request(Struct, array_like=True):
 
 
 class _Failure(Struct, array_like=True):
-    """``owner``: the node that has what was asked for, where the error is that the asked one has not. ``told``: the
-    error itself, which an older node does not tell."""
+    """An error as an answer.
+
+    ``owner``: for NotOwner, the node that owns what was asked for. ``told``: the error itself, which an older node does
+    not send.
+    """
 
     text: str
     retriable: bool
@@ -95,14 +98,14 @@ class _Reply(Struct, array_like=True):
 
 
 class _AnotherStart(PeerUnreachable):
-    """Where a start of a node was, another one is."""
+    """Another start of a node has the address now."""
 
 
 _NOTHING = Raw(msgspec.msgpack.encode(None))
 
 
 def secret(connection: Connection) -> str:
-    """The cluster's, made by whoever asks first."""
+    """Return the cluster's secret; the first caller creates it."""
     store = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
     connection.execute(store, (_SECRET, secrets.token_hex(32)))
     (found,) = connection.execute("SELECT value FROM meta WHERE key = ?", (_SECRET,)).fetchone()
@@ -110,8 +113,10 @@ def secret(connection: Connection) -> str:
 
 
 class Peers:
-    """The asking and answering of the member ``start``. Belongs to the event loop. Asking oneself needs no connection,
-    and is the business of whoever asks."""
+    """The client and server for requests between nodes, of the member ``start``. Belongs to the event loop.
+
+    Callers handle requests to their own node themselves; these need no connection.
+    """
 
     def __init__(self, start: int, shared: str, barrier: Barrier, budget: MemoryBudget) -> None:
         self.start = start
@@ -121,7 +126,7 @@ class Peers:
         self._served: dict[str, tuple[type[Struct], Callable[[Any], Awaitable[Struct]]]] = {}
         self._streaming: dict[str, tuple[type[Struct], Callable[[Any, PeerStream], Awaitable[None]]]] = {}
         self._links: dict[int, _Link] = {}
-        # Those that this node has opened, by whom they lead to, and those that others have.
+        # Streams that this node has opened, by the member at the other end, and streams that others have opened.
         self._opened: dict[int, set[PeerStream]] = {}
         self._streams: set[PeerStream] = set()
         self._ended = asyncio.Event()
@@ -133,14 +138,16 @@ class Peers:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def listen(self, at: Address, tls: ssl.SSLContext | None, towards: ssl.SSLContext | None) -> Address:
-        """Answer there; with TLS others are asked with it too, as ``towards`` says. Raises OSError."""
+        """Listen at an address. With TLS, other nodes are reached with TLS too, with the context ``towards``. Raises
+        OSError.
+        """
         self._tls = None if tls is None else towards or ssl.create_default_context()
         self._server = await asyncio.start_server(self._admit, at.host, at.port, ssl=tls)
         host, port = self._server.sockets[0].getsockname()[:2]
         return Address(host, port)
 
     async def drain(self) -> None:
-        """Tell streams of others that this node stops, and return when they have ended."""
+        """Tell other nodes' streams that this node is stopping, and return when they have ended."""
         for stream in list(self._streams):
             self._barrier.call("drain", stream.drain)
         while self._streams:
@@ -148,7 +155,7 @@ class Peers:
             await self._ended.wait()
 
     async def close(self) -> None:
-        """Ask and answer nothing more."""
+        """Stop sending requests and answering."""
         if self._server is not None:
             self._server.close()
         links, self._links = list(self._links.values()), {}
@@ -163,7 +170,7 @@ class Peers:
         await asyncio.gather(self._answering.close(), *tasks, return_exceptions=True)
 
     def left(self, members: Collection[int]) -> None:
-        """Only these are left: whoever waits for an answer of another one is told that there will be none."""
+        """Fail the requests and streams to nodes that are not among ``members`` any more."""
         for start in self._links.keys() - set(members):
             self._links.pop(start).end()
         for start in self._opened.keys() - set(members):
@@ -175,8 +182,11 @@ class Peers:
     async def ask(
         self, member: Member, kind: str, message: Struct, answer: type[A], patience_s: float = _PATIENCE_S
     ) -> A:
-        """What a node answers. Raises PeerUnreachable where it does not, NotOwner where it is another's to answer, and
-        any other error as it has met it."""
+        """Send a request to a node, and return its answer.
+
+        Raises PeerUnreachable without an answer, NotOwner if another node has to answer, and any other error as the
+        other node met it.
+        """
         link = self._links.get(member.start)
         if link is None or link.ended:
             link = self._links[member.start] = _Link(self, member)
@@ -195,8 +205,10 @@ class Peers:
         raise (LogUnavailable if failure.retriable else LogError)(failure.text)
 
     async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream:
-        """A stream to a node, which whoever is asked there serves; to be given back with :meth:`left_stream`. It is
-        lost as soon as the cluster goes on without that node. Raises PeerUnreachable."""
+        """Open a stream to a node's handler; to be returned with :meth:`left_stream`. Raises PeerUnreachable.
+
+        The stream is lost as soon as the cluster goes on without that node.
+        """
         try:
             reader, writer = await self.connect(member)
         except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
@@ -217,8 +229,10 @@ class Peers:
         stream.close()
 
     async def is_past(self, member: Member) -> bool:
-        """Whether the process of a member has ended: nobody listens any more where it did, or another start does. One
-        that cannot be reached, or says nothing, may live."""
+        """Return whether the process of a member has ended: its port is closed, or another start listens there.
+
+        A member that cannot be reached, or is silent, may be alive.
+        """
         try:
             _, writer = await self.connect(member)
         except (ConnectionRefusedError, _AnotherStart):
@@ -231,13 +245,15 @@ class Peers:
     # --- answering --------------------------------------------------------------------------------------------------
 
     def serve_stream(self, kind: str, opening: type[Q], serve: Callable[[Q, PeerStream], Awaitable[None]]) -> None:
-        """Have streams of a kind served. When ``serve`` returns or raises the stream ends; what has to be told to the
-        other side is among its messages."""
+        """Register the handler for a kind of streams.
+
+        The stream ends when ``serve`` returns or raises; errors for the other side must be among its messages.
+        """
         assert kind not in self._streaming, kind
         self._streaming[kind] = opening, serve
 
     def serve(self, kind: str, message: type[Q], answer: Callable[[Q], Awaitable[Struct]]) -> None:
-        """Have messages of a kind answered; what ``answer`` raises is told to whoever asks."""
+        """Register the handler for a kind of requests; its exceptions are sent to the asking node."""
         assert kind not in self._served, kind
         self._served[kind] = message, answer
 
@@ -254,7 +270,7 @@ class Peers:
                 else:
                     await _Answers(self, reader, writer).run(first)
         except (OSError, EOFError, TimeoutError, msgspec.MsgspecError, PeerUnreachable):
-            pass  # whoever asks comes again
+            pass  # the asking node retries
         except Exception as error:  # noqa: BLE001 - logged and counted; others' connections go on
             self._barrier.caught("answering another node", error)
         finally:
@@ -290,12 +306,12 @@ class Peers:
             self._strangers -= 1
 
     def proof(self, role: bytes, asks: int, hello: _Hello, nonce: bytes) -> bytes:
-        """That one knows the secret, in a role of one connection: both ends have given a number to it."""
+        """Return the proof of the secret, for a role and a connection, to which both ends have contributed a nonce."""
         told = role + struct.pack(">qq", asks, hello.start) + hello.nonce + nonce
         return hmac.digest(self._secret, told, sha256)
 
     async def answer(self, request: _Request) -> _Reply:
-        """What is answered to a request."""
+        """Return the reply to a request."""
         served = self._served.get(request.kind)
         if served is None:
             return _Reply(request.number, _NOTHING, _Failure(f"this node answers no {request.kind}", retriable=True))
@@ -313,7 +329,7 @@ class Peers:
         return _Reply(request.number, _NOTHING, failure)
 
     async def connect(self, member: Member) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to that very start of a node. Raises PeerUnreachable, OSError, EOFError, TimeoutError."""
+        """Connect to exactly this start of a node. Raises PeerUnreachable, OSError, EOFError, TimeoutError."""
         told = member.addresses.get(LISTENER)
         if told is None:
             raise PeerUnreachable(f"node {member.node_id} tells no address for other nodes")
@@ -338,12 +354,12 @@ class Peers:
         return reader, writer
 
     def account(self) -> Account:
-        """Where a connection counts what it holds."""
+        """Return an account for the memory of a connection."""
         return self._budget.account(lambda: None)
 
 
 class _Answers:
-    """A connection by which another node asks."""
+    """A connection on which another node sends requests."""
 
     def __init__(self, peers: Peers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._peers = peers
@@ -355,7 +371,7 @@ class _Answers:
         self._account = peers.account()
 
     async def run(self, first: bytes) -> None:
-        """Answer ``first``, and what comes behind it until the connection ends."""
+        """Answer ``first``, and the requests after it until the connection ends."""
         frame = first
         try:
             while True:
@@ -393,7 +409,7 @@ class _Answers:
 
 
 class _Link:
-    """The connection by which one other start of a node is asked."""
+    """The connection on which this node sends requests to a start of another node."""
 
     def __init__(self, peers: Peers, member: Member) -> None:
         self._peers = peers
@@ -422,7 +438,7 @@ class _Link:
             self._waiting.pop(request.number, None)
 
     def end(self) -> None:
-        """Nothing more is asked, and nobody waits any longer."""
+        """Close the connection, and fail all waiting requests."""
         self.task.cancel()
         self._lose("is a member no more")
 

@@ -1,7 +1,7 @@
-"""One node's part in its cluster: heartbeats, what it knows of the others, and what it does about it.
+"""A node's part in its cluster: sends heartbeats, follows the other members, and carries out what the keeper decides.
 
-The database is asked by transactions of :mod:`bridges.cluster.tables`; what follows from its answers is decided by the
-keeper. Everything here may be repeated, so what fails is tried again at the next heartbeat.
+The transactions of :mod:`bridges.cluster.tables` talk to the database; the keeper draws the conclusions. Every step may
+be repeated, so a failed step is retried at the next heartbeat.
 """
 
 from __future__ import annotations
@@ -33,21 +33,19 @@ from sbp_back.range_server.adoption import AdoptionRefused
 _log = structlog.get_logger("anabranch.cluster")
 
 _GIVEN_AT_ONCE = 64
-"""Slots handed over in one transaction."""
+"""Most slots handed over in one transaction."""
 _CLOSED_AT_ONCE = 32
-"""Open logs of the slots that are handed over in one transaction: nobody has these partitions until the last of them is
-closed."""
+"""Most open logs in the slots of one handover: these partitions have no owner until the last of them is closed."""
 CHANNEL = "anabranch_cluster"
-"""What nodes are told on that members or slots have changed."""
+"""The database's channel of notices that members or slots have changed."""
 
 _QUIET = 2.5
-"""Heartbeats after which a member that has shown none may have ended: long before it is suspected."""
+"""Missed heartbeats after which a member may have ended, long before it is suspected."""
 
 _MARKED_S = 1.0
-"""How long a look waits until what it has found is written down: a bucket that does not answer takes no range
-either."""
+"""Seconds that a look waits until its mark is written: a bucket that does not answer accepts no range either."""
 _RETIRING_S = 0.05
-"""Between two looks at whether another node has taken over."""
+"""Seconds between two checks whether another node has taken over."""
 
 T = TypeVar("T")
 Place = Callable[[str, int], tuple[bytes, int] | None]
@@ -56,11 +54,11 @@ Fenced = Callable[[], Awaitable[bool]]
 
 
 class Cluster:
-    """The ownership of a node among others (see :class:`bridges.cluster.ownership.Ownership`).
+    """The ownership of a node in a cluster (see :class:`bridges.cluster.ownership.Ownership`).
 
-    ``db`` is opened and closed here. ``place`` gives the topic's id and the number by which a partition is owned;
-    ``adopt`` takes over the log of a dead range server; ``on_ended`` is called with a sentence when others have ended
-    this node: it must stop, and may come again.
+    Opens and closes ``db``. ``place`` returns the topic's id and the number by which a partition is owned. ``adopt``
+    takes over the log of a dead range server. ``on_ended`` is called with a sentence when other members have ended this
+    node: it must stop, and may come again.
     """
 
     def __init__(
@@ -78,19 +76,20 @@ class Cluster:
         self.on_gone: list[Gone] = []
         self.place: Place = lambda topic, partition: None
         self.open_logs: Callable[[int], int] = lambda slot: 0
-        """How many logs of a slot have to be closed before it is handed over."""
+        """Returns how many logs of a slot have to be closed before it is handed over."""
         self.adopt: Adopt | None = None
         self.fenced: Fenced | None = None
-        """Whether this node's log was taken over, asked of what it is kept in (OSError: cannot be known); None where
-        nobody can take it over."""
+        """Asks the log's storage whether this node's log was taken over (OSError: unknown); None if no node can take it
+        over.
+        """
         self.is_past: Callable[[Member], Awaitable[bool]] | None = None
-        """Finds out whether a member's process has ended; None: it is waited for until it is suspected."""
+        """Finds out whether a member's process has ended; None: wait until the member is suspected."""
         self.marks: Marks | None = None
-        """Where it is written down how far the database is; None: its file lies with all that the node has."""
+        """The marks of the database's progress; None if the database is a file beside all other data."""
         self.taken_over = 0
-        """Members whose log this node has taken over."""
+        """Number of members whose log this node has taken over."""
         self.given = 0
-        """Slots that this node has handed over."""
+        """Number of slots that this node has handed over."""
         self._db = db
         self._patience = patience
         self._barrier = barrier
@@ -105,14 +104,14 @@ class Cluster:
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._retired = False
-        # Until when, by this node's monotonic clock, nobody can have suspected it; and when it was found, by asking
-        # what its log is kept in, that nobody had taken over.
+        # The monotonic time until which no member can suspect this node; and the time of the last check with the log's
+        # storage that no node had taken over.
         self._sure_until = -math.inf
         self._unfenced_at = -math.inf
         self._asking: asyncio.Task[None] | None = None
         self._known = asyncio.Event()
-        # What the database has told: the largest totals, and how many of this start's heartbeats it has taken. It has
-        # gone back if it ever says less.
+        # The largest totals that the database has shown, and how many heartbeats of this start it has accepted. If it
+        # ever shows less, it has gone back.
         self._totals = Totals()
         self._beats = 0
         self._marked = Totals()
@@ -122,17 +121,18 @@ class Cluster:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def enter(self, workers: Collection[int] = (), server_id: int = -1) -> None:
-        """Become a member that owns nothing yet, and have its heart beat.
+        """Become a member that owns nothing yet, and start the heartbeats.
 
-        ``server_id``: of the range server whose log this node is about to open; -1: of none. A former self that stopped
-        without a word is waited for, for a lease, and so is another node that had this log. Raises StoreError where
-        another process that lives has this node's id, or its log, others are of versions that are too far away, or the
-        database or the bucket has gone back, and errors of the database. One of ``workers`` knows that its former self
-        is past, and that there are no other nodes than these: it has at once what it had.
+        ``server_id``: the range server whose log this node is about to open; -1: none. If a former start of this node,
+        or another node with that log, has not ended properly, wait for a lease. One of ``workers`` knows that its
+        former start has ended and that there are no other nodes than the workers: it gets back at once what it had.
+
+        Raises StoreError if another live process has this node's id or its log, if other members' versions are too far
+        away, or if the database or the bucket has gone back; and errors of the database.
         """
         await self._db.open()
         if self.marks is not None:
-            # Before anything is changed: what is changed often enough is behind no mark any more.
+            # Check before anything is changed: a database that is changed often enough is not behind any mark any more.
             await asyncio.to_thread(self.marks.load)
             await self._db.surely(self.marks.check)
         await self._db.surely(partial(tables.make, version=self._version))
@@ -171,8 +171,8 @@ class Cluster:
 
     async def _begin(self, start: int) -> None:
         self._keeper = Keeper(start, self._patience)
-        # Clients that come before this node is one of those that serve are to know the others. What it owns it learns
-        # when somebody is there who has to be told.
+        # Clients that connect before this node serves should learn of the other members. What this node owns it learns
+        # only when its callbacks are in place.
         look = await self._db.surely(partial(tables.look, known=-1))
         self._nodes = _serving(look.members)
         self._totals = look.totals
@@ -182,7 +182,7 @@ class Cluster:
         self._tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
 
     async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None:
-        """Serve: get a share of what there is to own. Raises StoreError when this node was ended meanwhile."""
+        """Serve: become UP, and get a share of the slots. Raises StoreError if this node was ended meanwhile."""
         keeper = self._member
         self._server_id = server_id
         join = partial(tables.join, start=keeper.start, server_id=server_id, addresses=addresses, rack=rack)
@@ -193,8 +193,10 @@ class Cluster:
             self._tasks.append(asyncio.create_task(self._listen(), name="notices of the cluster"))
 
     async def await_owners(self, seconds: float) -> None:
-        """Return when there is somebody who acts for each slot, or after so long: until then clients would be told
-        that nobody has what they ask for, which some of them do not try again."""
+        """Return when each slot has an owner that acts for it, or after ``seconds``.
+
+        Before, clients would be told that a partition has no leader, and some of them do not retry.
+        """
         keeper = self._member
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -208,7 +210,7 @@ class Cluster:
         return owner is None or owner.state not in SERVING or (owner.start == self.start and not self.is_mine(slot))
 
     async def leave(self, seconds: float) -> None:
-        """Hand over everything, for so long at most."""
+        """Hand over all slots, for at most ``seconds``."""
         keeper = self._keeper
         if keeper is None or keeper.ended or not self._tasks:
             return
@@ -225,30 +227,38 @@ class Cluster:
             _log.warning("nothing could be handed over", error=str(error))
 
     async def drain(self, node_id: int) -> None:
-        """Have a node, this one or another, hand over all it owns; it goes on serving without owning anything, also
-        after its next starts. Returns when that is stored. Raises CannotMove, and errors of the database."""
+        """Have a node hand over all its slots, and serve without owning anything until undrained, also after restarts.
+
+        Returns when that is stored. Raises CannotMove, and errors of the database.
+        """
         if not any(one.node_id == node_id for one in self._nodes):
             raise CannotMove(f"the cluster has no node {node_id}")
         if not await self._wish(partial(wishes.drain, node_id=node_id)):
             raise CannotMove(f"there is no other node that could take over from node {node_id}")
 
     async def undrain(self, node_id: int) -> None:
-        """Have a node, whether it is there or not, own its share again. Raises as :meth:`drain`."""
+        """Have a node, whether it is there or not, own its share again. Raises as :meth:`drain` does."""
         if not await self._wish(partial(wishes.undrain, node_id=node_id)):
             raise CannotMove(f"node {node_id} is not drained")
 
     async def move(self, slots: Collection[int], node_id: int) -> None:
-        """Have a node own these slots, and get them again whenever it comes back, until they are unpinned. Raises as
-        :meth:`drain`."""
+        """Pin slots to a node: it owns them now and whenever it comes back, until they are unpinned. Raises as
+        :meth:`drain`.
+        """
         if not await self._wish(partial(wishes.pin, slots=slots, node_id=node_id)):
             raise CannotMove(f"node {node_id} does not serve, or is drained: nothing can be moved to it")
 
     async def unpin(self, slots: Collection[int] | None = None, node_id: int | None = None) -> None:
-        """Let balance decide again whose these slots are, or those of a node, or all. Raises as :meth:`drain`."""
+        """Remove the pins of these slots, of a node, or of all, so that balancing decides again. Raises as
+        :meth:`drain` does.
+        """
         await self._wish(partial(wishes.unpin, slots=slots, node_id=node_id))
 
     async def _wish(self, work: Callable[[Connection], bool]) -> bool:
-        """Whether it was taken; then this node, which may be asked next, knows of it."""
+        """Carry out an operator's transaction; return False if it refused.
+
+        Waits until this node, which may be asked next, has seen the change.
+        """
         keeper = self._member
         version = await self._tell_all(lambda connection: work(connection) and tables.version(connection))
         if version is False:
@@ -262,9 +272,11 @@ class Cluster:
         return True
 
     async def retire(self, seconds: float) -> None:
-        """The node has closed its partition logs and appends nothing any more: have another one take over what its
-        range server keeps, and return when that is done, or after so long; 0: nobody is waited for, as nothing is kept.
-        Until then it is to go on serving reads."""
+        """Have another node take over this node's range server, once its logs are closed; return when it has.
+
+        Returns after ``seconds`` at the latest; 0: wait for no node, as there is nothing to keep. Until then this node
+        goes on serving reads.
+        """
         await self._end_tasks()
         keeper = self._keeper
         if keeper is None or keeper.ended or self._retired:
@@ -277,7 +289,7 @@ class Cluster:
                 return
             async with asyncio.timeout(seconds):
                 over = partial(_is_over_for, start=keeper.start)
-                # The database is asked, which nobody here is told by any more.
+                # Poll the database: the task that receives notices has ended.
                 while not await self._db.run(over):  # noqa: ASYNC110
                     await asyncio.sleep(_RETIRING_S)
             _log.info("what this node kept is served by another", seconds=round(time.monotonic() - began, 3))
@@ -287,7 +299,7 @@ class Cluster:
             _log.warning("that this node has stopped could not be told", error=str(error))
 
     async def close(self) -> None:
-        """End the heartbeats, and let go of the database."""
+        """Stop the heartbeats, and close the database."""
         await self._end_tasks()
         if self._keeper is not None:
             await self._mark()
@@ -302,7 +314,9 @@ class Cluster:
             await asyncio.wait(tasks)
 
     def _telling(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        """``work``, which if it changes anything tells all nodes of it: nobody waits until he looks by himself."""
+        """Return ``work`` with a notice to all nodes if it changes something, so that no node has to wait for its next
+        look.
+        """
         notice = self._db.engine.notice
 
         def told(connection: Connection) -> T:
@@ -330,7 +344,7 @@ class Cluster:
 
     @property
     def keeper(self) -> Keeper:
-        """What this node knows of the cluster."""
+        """The state of the cluster as this node knows it."""
         return self._member
 
     @property
@@ -409,7 +423,7 @@ class Cluster:
             raise NotOwner(f"slot {slot}", -1 if owner is None or owner.start == keeper.start else owner.node_id)
         self._totals = self._totals.joined(Totals(epoch=epoch + 1))
         await self._marked_soon()
-        # Logs that are open go on: the epoch that their ranges have is the highest one that anybody was given.
+        # Open logs go on: the epoch of their ranges is the highest that was ever given out.
         keeper.raised(slot, epoch)
         return epoch
 
@@ -434,8 +448,8 @@ class Cluster:
                 return
             except LogError as error:
                 _log.warning("no heartbeat", error=str(error))
-                # Clients may ask this node alone who leads a partition: cut off from the database, it would send them
-                # to itself for ever, whoever has taken over meanwhile.
+                # A client may ask only this node for the leader of a partition. Cut off from the database, the node
+                # would name itself for ever, although another node has taken over.
                 if not self.is_sure:
                     self._begin_asking()
             await asyncio.sleep(max(0.01, self._patience.heartbeat - (time.monotonic() - began)))
@@ -443,7 +457,7 @@ class Cluster:
     async def _watch(self) -> None:
         keeper = self._member
         while not keeper.ended:
-            self._wake.clear()  # what is told from here on is looked at again
+            self._wake.clear()  # a notice from here on causes another look
             moved = 0
             try:
                 await self._look()
@@ -456,7 +470,7 @@ class Cluster:
                 self._barrier.caught("cluster", error)
             self._settled.set()
             if moved and keeper.to_give():
-                continue  # the next ones, as fast as it goes
+                continue  # hand over the next ones without a pause
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience.heartbeat / 2):
                     await self._wake.wait()
@@ -489,8 +503,10 @@ class Cluster:
             await self._ended(News())
 
     def _gone_back(self, look: tables.Look, totals: Totals, beats: int) -> str:
-        """Why the database that gave ``look`` is older than the one that had told ``totals`` and taken so many of this
-        start's ``beats`` before it was asked; empty: it is not."""
+        """Return why the database has gone back, empty if it has not.
+
+        ``look`` is its state; ``totals`` and ``beats`` are what it had shown before it was asked.
+        """
         own = look.beats_of(self.start)
         if look.totals.is_behind(totals) or (own is not None and own < beats):
             return database_went_back(look.totals, totals)
@@ -502,9 +518,9 @@ class Cluster:
         return self._marking
 
     async def _marked_soon(self) -> None:
-        """What this node is about to act by is written down, unless that takes long."""
+        """Wait, though not long, until the state on which this node is about to act is in a mark."""
         wanted = self._totals
-        for _ in range(2):  # what is under way may have begun before
+        for _ in range(2):  # the mark being written may be older
             if self.marks is not None and self._marked.is_behind(wanted):
                 await asyncio.wait({self._begin_marking()}, timeout=_MARKED_S)
 
@@ -539,7 +555,7 @@ class Cluster:
         )
 
     async def _act(self) -> int:
-        """The number of slots that were handed over."""
+        """Carry out the keeper's decisions, and return the number of slots handed over."""
         keeper = self._member
         if keeper.ended:
             return 0
@@ -564,7 +580,7 @@ class Cluster:
 
     @property
     def _unsuspected(self) -> float:
-        """Seconds after one of its heartbeats in which nobody suspects this node."""
+        """The seconds after one of its heartbeats for which no member suspects this node."""
         patience = self._patience
         return patience.lease - patience.heartbeat if self.is_past is None else patience.doubt
 
@@ -580,7 +596,7 @@ class Cluster:
             self._looking.pop(member.start, None)
 
     def _first(self, slots: Sequence[int]) -> list[int]:
-        """Those of ``slots`` that are handed over next: one at least."""
+        """Return the slots to be handed over next, at least one."""
         first: list[int] = []
         logs = 0
         for slot in slots[:_GIVEN_AT_ONCE]:
@@ -597,13 +613,13 @@ class Cluster:
         keeper = self._member
         given = [(slot, keeper.acting[slot]) for slot in slots]
         keeper.begin_giving(slots)
-        # Nothing of theirs may be under way when they become another's.
+        # Nothing of these slots may be in flight when another member gets them.
         for lost in self.on_lost:
             await lost(slots, True)
         give = partial(tables.give, given=given, start=keeper.start, to=to)
         moved = await self._tell_all(give)
         self.given += len(moved)
-        # What was not is settled by the next look, and by raising its epoch.
+        # The next look, and a raised epoch, settle slots that were not handed over.
         await self._look()
         return len(moved)
 
@@ -633,7 +649,9 @@ class Cluster:
             self._barrier.caught("taking over", error)
 
     async def _hand_on(self, member: Member, refused: AdoptionRefused) -> None:
-        """Another node had begun to take over from ``member``, has its log, and was stopped before it had finished."""
+        """Hand an interrupted takeover on: another node had begun to take over ``member``, has its log, and was
+        stopped.
+        """
         keeper = self._member
         to = keeper.instead(refused.adopted_by)
         _log.warning("taking over is another node's", node_id=member.node_id, error=str(refused), start=to)
@@ -652,7 +670,7 @@ def _serving(members: Iterable[Member]) -> tuple[Member, ...]:
 
 
 def _is_over_for(connection: Connection, start: int) -> bool:
-    """Whether a member has been taken over from, or nobody is there who could."""
+    """Return whether a member was taken over from, or no member is UP that could do it."""
     up = "SELECT 1 FROM cluster_nodes WHERE state = 'up' LIMIT 1"
     return tables.state_of(connection, start) is None or connection.execute(up).fetchone() is None
 

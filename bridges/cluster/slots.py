@@ -1,7 +1,7 @@
-"""What is owned: a fixed number of slots, to which partitions and whatever has one coordinator are spread by hash.
+"""Slots, the units of ownership: a fixed number, over which partitions and coordinated names are spread by hash.
 
-So the size of what the database keeps, and of the one transaction in which a dead node's share goes to others, follows
-the number of slots and not that of partitions.
+So the size of the database's tables, and of the one transaction that distributes a dead node's share, depends on the
+number of slots and not on the number of partitions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from types import MappingProxyType
 from msgspec import Struct
 
 SLOTS = 1024
-"""Of a new cluster; the database keeps the number, which never changes."""
+"""Number of slots of a new cluster; the database stores the number, which never changes."""
 NOBODY = 0
 ANY = -1
 
 
 class Slot(Struct, frozen=True):
-    """``owner``: the start of a member, or :data:`NOBODY`. ``epoch``: above that of every owner before. ``pin``: the id
-    of the node that is to have it, :data:`ANY` where balance decides."""
+    """The state of a slot.
+
+    ``owner``: the start of a member, or :data:`NOBODY`. ``epoch``: above that of every earlier owner. ``pin``: the id
+    of the node that should own it, :data:`ANY` where balancing decides.
+    """
 
     owner: int = NOBODY
     epoch: int = -1
@@ -37,12 +40,15 @@ class Move(Struct, frozen=True):
 
 
 def slot_of_partition(topic_id: bytes, partition: int, slots: int) -> int:
-    """Neighbouring partitions of a topic lie in neighbouring slots, so that the nodes have like shares of it."""
+    """Return the slot of a partition.
+
+    Neighbouring partitions of a topic lie in neighbouring slots, so that the nodes have similar shares of the topic.
+    """
     return (_number(topic_id) + partition) % slots
 
 
 def slot_of_key(kind: str, key: str, slots: int) -> int:
-    """Of what has one coordinator: a group, a transactional id."""
+    """Return the slot of a coordinated name, such as a group or transactional id."""
     return _number(f"{kind}\0{key}".encode()) % slots
 
 
@@ -52,11 +58,11 @@ def plan(
     leaving: Collection[int] = (),
     pins: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Move]:
-    """As few moves as give every one of ``members`` a like share, with one slot more for some.
+    """Return the fewest moves that give all ``members`` equal shares, up to one slot.
 
-    ``owners``: of each slot. What :data:`NOBODY` and those ``leaving`` have goes first; others keep what they have, but
-    for what is above a like share. ``pins``: who is to have a slot whatever the shares are; where he is none of
-    ``members`` it stays. The same arguments give the same moves.
+    ``owners``: the owner of each slot. Slots of :data:`NOBODY` and of members ``leaving`` go first; other members keep
+    what they have, except what exceeds their share. ``pins``: the member that must have a slot, whatever the shares
+    are; a slot whose member is none of ``members`` stays. Equal arguments give equal moves.
     """
     if not members:
         return []
@@ -95,8 +101,8 @@ def plan(
 
 
 def _quotas(sizes: Mapping[int, int], pinned: Mapping[int, int], slots: int) -> dict[int, int]:
-    """How many slots each is to have: alike, but for those who have more pinned to them than that."""
-    # Those that have most already keep the slots that do not divide.
+    """Return how many slots each member should have: equal shares, unless a member has more slots pinned to it."""
+    # The members with the most slots keep the remainder of the division.
     rest = sorted(sizes, key=lambda member: (-sizes[member], member))
     quota: dict[int, int] = {}
     while True:
@@ -111,20 +117,22 @@ def _quotas(sizes: Mapping[int, int], pinned: Mapping[int, int], slots: int) -> 
 
 
 def pins_of(slots: Iterable[Slot], up: Mapping[int, int]) -> dict[int, int]:
-    """Who is to have which slot; ``up``: the starts of the nodes that are there, by their ids."""
+    """Return the start that should own each pinned slot. ``up``: the starts of nodes that are UP, by node id."""
     return {index: up[slot.pin] for index, slot in enumerate(slots) if slot.pin in up}
 
 
 def sizes_of(owners: Iterable[int]) -> Counter[int]:
-    """How many slots each owner has."""
+    """Return how many slots each owner has."""
     return Counter(owners)
 
 
 @lru_cache(maxsize=8)
 def _scattered(slots: int) -> tuple[int, ...]:
-    """All slots, so that the first of them, however many, lie about evenly among all: neighbouring slots are a topic's,
-    and whoever is given some is to have a like share of each topic. (The fractional parts of a golden ratio's multiples
-    are spread so.)"""
+    """Return all slots in an order whose every prefix is spread evenly.
+
+    Neighbouring slots belong to a topic, and a member that gets some slots should get a similar share of each topic.
+    (The fractional parts of the golden ratio's multiples are spread so.)
+    """
     return tuple(sorted(range(slots), key=lambda slot: slot * 0x9E3779B97F4A7C15 % 2**64))
 
 

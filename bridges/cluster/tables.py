@@ -1,11 +1,12 @@
-"""The transactions of a cluster: who is a member, who owns which slot. Each is a closure for its database's thread.
+"""The transactions of a cluster's tables: members, and owners of slots. Each runs in the thread of its database.
 
-Nothing here is believed that was read in another transaction: whoever wants something says what he believes (a counter,
-an epoch), and nothing happens where that is not so any more. So a transaction whose answer is lost may be repeated.
+No transaction relies on what was read in another one: the caller passes what it believes (a counter, an epoch), and the
+transaction does nothing if that is outdated. So a transaction whose answer is lost may be repeated.
 
-They are not serializable: heartbeats and looks, which are most, would meet one another all the time. What changes more
-than its own row locks the one row of ``cluster_state`` first, so of these one comes after the other, and each sees what
-those before it have done; a member's counter, which needs no lock, is compared in the statement that ends the member.
+They are not serializable, because heartbeats and looks, which are most of them, would conflict all the time. A
+transaction that changes more than its own row first locks the single row of ``cluster_state``. So these run one after
+the other, and each sees the effects of those before. A member's counter needs no lock: the statement that ends the
+member compares it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ _LOCK = "UPDATE cluster_state SET slots = slots RETURNING next_start"
 
 
 class Look(Struct, frozen=True):
-    """What the database says at ``version``, which grows with every change of members' states and slots' owners;
-    ``slots`` is None where the one who asks has those of this version; then ``beats`` tells the members' counters, by
-    start, and nothing else, for it is asked all the time by everybody about everybody. ``drained``: ids of nodes that
-    are to own nothing, whether they are there or not. ``level``: see :mod:`bridges.cluster.versions`; ``totals``: see
-    :mod:`bridges.cluster.marks`."""
+    """The state of the database at ``version``, which grows with every change of members' states and slots' owners.
+
+    ``slots`` is None if the caller has those of this version. Then only ``beats`` has data, the members' counters by
+    start, because all nodes ask this all the time. ``drained``: ids of nodes that should own nothing, whether they are
+    there or not. ``level``: see :mod:`bridges.cluster.versions`. ``totals``: see :mod:`bridges.cluster.marks`.
+    """
 
     version: int
     members: tuple[Member, ...]
@@ -45,17 +47,17 @@ class Look(Struct, frozen=True):
     totals: Totals = Totals()
 
     def beats_of(self, start: int) -> int | None:
-        """A member's counter; None: it is none."""
+        """Return a member's counter, None if it is no member."""
         if self.beats is not None:
             return self.beats.get(start)
         return next((member.beats for member in self.members if member.start == start), None)
 
 
 def make(connection: Connection, slots: int = SLOTS, version: Version = OURS) -> None:
-    """Make the cluster with so many slots, unless there is one."""
+    """Create the cluster with this many slots, unless it exists."""
     if connection.execute(_STATE).fetchone() is not None:
         return
-    # Of nodes that start together the second fails here, and finds the cluster made when it tries again.
+    # If two nodes start together, the second fails here, and finds the cluster when it retries.
     connection.execute(
         "INSERT INTO cluster_state (one, slots, version, next_start, says, stores) VALUES (1, ?, 0, 1, ?, ?)",
         (slots, version.says, version.stores),
@@ -65,18 +67,22 @@ def make(connection: Connection, slots: int = SLOTS, version: Version = OURS) ->
 
 
 def lock(connection: Connection) -> int:
-    """Be the only one to change more than a row of one's own, until the transaction has ended; the number of the next
-    start."""
+    """Lock the cluster until the end of the transaction, and return the number of the next start.
+
+    Needed for every change beyond the member's own row.
+    """
     (start,) = connection.execute(_LOCK).fetchone()
     return int(start)
 
 
 def enter(connection: Connection, node_id: int, version: Version = OURS, server_id: int = -1) -> int | Member:
-    """A new start of a node, JOINING: its number. If the node is a member already, or another node has the log of range
-    server ``server_id``, which this one is about to open (-1: nobody has), that member: it has to be ended first
-    (:func:`claim`, by nobody). Those that are ENDING, and that no other member is ending, are the new start's to end:
-    it may go on with their log. Raises StoreVersionError where the others are of versions that ``version`` is no
-    neighbour of."""
+    """Create a new start of a node, JOINING, and return its number.
+
+    If the node is a member already, or another node has the log of range server ``server_id``, which this node is about
+    to open (-1: none), return that member: it must be ended first (:func:`claim`, by NOBODY). ENDING members of this
+    node or log that no live member is ending are assigned to the new start: it may go on with their log. Raises
+    StoreVersionError if other members' versions are not neighbours of ``version``.
+    """
     start = lock(connection)
     versions.check(connection, node_id, version)
     former = "(node_id = ? OR server_id = ? AND server_id >= 0)"
@@ -103,12 +109,14 @@ def _begin(connection: Connection, start: int, node_id: int, version: Version, s
 
 
 def succeed(connection: Connection, node_id: int, workers: Collection[int], version: Version = OURS) -> int:
-    """A new start of one of ``workers`` that has all its former self had: its number. To be called where it is certain
-    that no process of that self lives, nor of any node that is none of the workers: these are members no more.
+    """Create a new start of one of ``workers`` with everything that its former start had, and return its number.
 
-    Who was UP stays so, at the addresses that others know: it serves there in a moment, and clients that were told
-    meanwhile that there is no such node would forget it. Raises StoreVersionError where a newer release has stored what
-    ``version`` does not know.
+    To be called only where no process of the former start is alive, nor of any node that is not one of the workers:
+    such nodes are removed.
+
+    A worker that was UP stays UP, at the addresses that others know: it will serve there in a moment, and clients that
+    learned meanwhile that the node is gone would forget it. Raises StoreVersionError if a newer release has stored data
+    that ``version`` does not know.
     """
     start = lock(connection)
     versions.check_level(connection, version)
@@ -136,9 +144,11 @@ def succeed(connection: Connection, node_id: int, workers: Collection[int], vers
 
 
 def join(connection: Connection, start: int, server_id: int, addresses: Mapping[str, str], rack: str) -> bool:
-    """A JOINING member serves: it is UP, and gets its share of what nobody has; a drained one gives away what it has
-    from its former self. The level is raised if it can be: only here, since who has died, the last of its release
-    perhaps, may be started again as it was. False: it is a member no more."""
+    """Make a JOINING member UP, and give it its share of the slots without an owner; False if it is no member any more.
+
+    A drained member becomes LEAVING instead, and gives away what its former start had. The level is raised here if
+    possible, and only here: a member that has died, perhaps the last of its release, may be started again unchanged.
+    """
     lock(connection)
     wish = "SELECT 1 FROM cluster_drained JOIN cluster_nodes USING (node_id) WHERE start = ?"
     drained = connection.execute(wish, (start,)).fetchone() is not None
@@ -162,7 +172,7 @@ def join(connection: Connection, start: int, server_id: int, addresses: Mapping[
 
 
 def beat(connection: Connection, start: int) -> bool:
-    """A heartbeat. False: others have ended this start."""
+    """Record a heartbeat; False if other members have ended this start."""
     changed = connection.execute(
         "UPDATE cluster_nodes SET beats = beats + 1 WHERE start = ? AND state <> 'ending'", (start,)
     )
@@ -170,7 +180,7 @@ def beat(connection: Connection, start: int) -> bool:
 
 
 def look(connection: Connection, known: int) -> Look:
-    """Members and slots; ``known`` is the version of the slots that the one who asks has (-1: none)."""
+    """Return the members and slots. ``known``: the version of the slots that the caller has (-1: none)."""
     found = totals(connection)
     query = "SELECT cluster_state.version, start, beats FROM cluster_state LEFT JOIN cluster_nodes ON TRUE"
     beats = connection.execute(query).fetchall()
@@ -184,14 +194,16 @@ def look(connection: Connection, known: int) -> Look:
 
 
 def version(connection: Connection) -> int:
-    """Of members' states and slots' owners, as this transaction sees it."""
+    """Return the version of members' states and slots' owners in this transaction."""
     _, found = connection.execute(_STATE).fetchone()
     return int(found)
 
 
 def claim(connection: Connection, start: int, beats: int, by: int) -> bool:
-    """Begin to end a member: from now on it is ENDING, and ``by`` takes over its log. Only one whose counter is still
-    ``beats``, or that nobody, or somebody who has ended himself, is ending."""
+    """Begin to end a member: it becomes ENDING, and ``by`` takes over its log.
+
+    Succeeds only if the member's counter is still ``beats``, or the member is ENDING without a live ender.
+    """
     lock(connection)
     row = connection.execute("SELECT state, ended_by FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
     if row is None or (by != NOBODY and state_of(connection, by) is None):
@@ -213,7 +225,7 @@ def claim(connection: Connection, start: int, beats: int, by: int) -> bool:
 
 
 def hand_on(connection: Connection, start: int, by: int, to: int) -> bool:
-    """Have ``to`` end a member, that ``by`` was ending and may not take over from. Not where ``to`` is ended itself."""
+    """Have ``to`` end a member that ``by`` was ending and may not take over from; False if ``to`` has ended itself."""
     lock(connection)
     changed = connection.execute(
         "UPDATE cluster_nodes SET ended_by = ? WHERE start = ? AND state = 'ending' AND ended_by = ? AND EXISTS "
@@ -226,8 +238,10 @@ def hand_on(connection: Connection, start: int, by: int, to: int) -> bool:
 
 
 def finish(connection: Connection, start: int, by: int) -> bool:
-    """The log of a member that ``by`` was ending is taken over: the member is no more, and its slots go to the others.
-    False: somebody else has it, or has finished."""
+    """Remove a member whose log ``by`` has taken over, and give its slots to the others.
+
+    Return False if another member was assigned, or has finished.
+    """
     lock(connection)
     gone = connection.execute(
         "DELETE FROM cluster_nodes WHERE start = ? AND state = 'ending' AND ended_by = ?", (start, by)
@@ -240,7 +254,7 @@ def finish(connection: Connection, start: int, by: int) -> bool:
 
 
 def leave(connection: Connection, start: int) -> bool:
-    """The member is about to stop in order, and gives away what it has."""
+    """Mark a member that is about to stop in an orderly way as LEAVING: it gives away its slots."""
     lock(connection)
     changed = connection.execute(
         "UPDATE cluster_nodes SET state = 'leaving', drained = 0 WHERE start = ? AND state <> 'ending'",
@@ -252,7 +266,7 @@ def leave(connection: Connection, start: int) -> bool:
 
 
 def left(connection: Connection, start: int) -> bool:
-    """The member has closed everything: what it still has, and its log, is for whoever comes first."""
+    """Mark a member that has closed everything as ENDING: any other member may take over its slots and log."""
     lock(connection)
     changed = connection.execute("UPDATE cluster_nodes SET state = 'ending', ended_by = 0 WHERE start = ?", (start,))
     _changed(connection)
@@ -260,10 +274,10 @@ def left(connection: Connection, start: int) -> bool:
 
 
 def give(connection: Connection, given: Iterable[tuple[int, int]], start: int, to: int) -> list[int]:
-    """Hand slots over, (slot, epoch) each, from ``start`` to ``to``; those that were.
+    """Hand slots, (slot, epoch) each, over from ``start`` to ``to``, and return those that were.
 
-    Nothing goes to one that is not UP, nor what ``start`` has not, or has in another epoch. Unless the giver leaves,
-    nothing goes elsewhere than where it is pinned to, and else nothing that would make the shares less alike.
+    A slot stays if ``to`` is not UP, or ``start`` does not own it in this epoch. Unless the giver is LEAVING, a slot
+    also stays if it is pinned elsewhere, and an unpinned one if moving it would make the shares less equal.
     """
     lock(connection)
     giver = state_of(connection, start)
@@ -271,7 +285,7 @@ def give(connection: Connection, given: Iterable[tuple[int, int]], start: int, t
         return []
     slots = _slots(connection)
     pins = pins_of(slots, _up(connection))
-    # What is on its way to where it is pinned counts there: a plan counts it so.
+    # A slot on its way to its pinned node counts there, as in a plan.
     sizes = sizes_of(pins.get(index, slot.owner) for index, slot in enumerate(slots))
     moved: list[int] = []
     for index, believed in given:
@@ -281,7 +295,7 @@ def give(connection: Connection, given: Iterable[tuple[int, int]], start: int, t
         if giver is not State.LEAVING and pins.get(index, to) != to:
             continue
         if index not in pins:
-            # Of what two nodes give to a third at once, by plans of different times, no more than is its share.
+            # Two nodes with plans of different times may give to a third at once: it gets no more than its share.
             if giver is not State.LEAVING and sizes[start] - sizes[to] < 2:
                 continue
             sizes[start] -= 1
@@ -294,8 +308,10 @@ def give(connection: Connection, given: Iterable[tuple[int, int]], start: int, t
 
 
 def raise_epoch(connection: Connection, slot: int, start: int) -> int | None:
-    """Go on with a slot in an epoch above every one before, so that nothing which was asked for in an earlier one (to
-    hand it over, say) happens any more. None: it is not the asking member's."""
+    """Continue a slot in a new epoch above all earlier ones; return None if the member does not own it.
+
+    Requests made in an earlier epoch, such as a handover, then have no effect any more.
+    """
     lock(connection)
     state = state_of(connection, start)
     row = connection.execute("SELECT owner FROM cluster_slots WHERE slot = ?", (slot,)).fetchone()
@@ -308,12 +324,14 @@ def raise_epoch(connection: Connection, slot: int, start: int) -> int | None:
 
 
 def hold(connection: Connection, slot: int, start: int) -> int | None:
-    """Part of another transaction: whether ``start`` owns a slot, and goes on owning it until that
-    transaction has ended. None: it does; else the id of the node that does, -1 where nobody does.
+    """Check, as a part of another transaction, that ``start`` owns a slot and keeps it until the transaction has ended.
 
-    A start's number is never given again and who was ended gets no slot again, so the slot's epoch needs no look: it
-    may have risen meanwhile as a log was opened. The row is locked, so that whoever becomes the owner reads what this
-    transaction has written; a serializable one that comes too late for that runs again, and finds the new owner.
+    Return None if it does, otherwise the id of the owning node, -1 without an owner.
+
+    A start's number is never reused, and an ended start gets no slot again. So the slot's epoch need not be checked: it
+    may have risen meanwhile because a log was opened. The row is locked, so that a new owner reads what this
+    transaction has written; a serializable transaction that comes too late for that runs again, and finds the new
+    owner.
     """
     (owner,) = connection.execute("SELECT owner FROM cluster_slots WHERE slot = ? /* FOR SHARE */", (slot,)).fetchone()
     if owner == start:
@@ -323,19 +341,18 @@ def hold(connection: Connection, slot: int, start: int) -> int | None:
 
 
 def empty(connection: Connection) -> None:
-    """Nobody is a member, and nobody has anything. To be called where it is certain that no process of any node
-    lives."""
+    """Remove all members and owners. To be called only where no process of any node is alive."""
     connection.execute("DELETE FROM cluster_nodes")
     connection.execute("UPDATE cluster_slots SET owner = ?", (NOBODY,))
 
 
 def next_epoch(connection: Connection) -> int:
-    """Above every epoch that anybody was given before, a partition's log or a slot."""
+    """Return an epoch above all that were ever given out, for a partition's log or a slot."""
     return advance(connection, "next_epoch", 1)
 
 
 def spread(connection: Connection) -> None:
-    """Members have come or gone: give what nobody has to those who are UP."""
+    """Give the slots without an owner to the members that are UP, after members have come or gone."""
     slots, up = _slots(connection), _up(connection)
     owners = [slot.owner for slot in slots]
     moves = plan(up.values(), owners, pins=pins_of(slots, up))
@@ -349,7 +366,7 @@ def _slots(connection: Connection) -> list[Slot]:
 
 
 def _up(connection: Connection) -> dict[int, int]:
-    """The starts of nodes that are UP, by their ids."""
+    """Return the starts of nodes that are UP, by node id."""
     return dict(connection.execute("SELECT node_id, start FROM cluster_nodes WHERE state = 'up'").fetchall())
 
 
@@ -365,7 +382,7 @@ def _changed(connection: Connection) -> None:
 
 
 def state_of(connection: Connection, start: int) -> State | None:
-    """What a member is doing; None: it is none."""
+    """Return the state of a member, None if it is no member."""
     row = connection.execute("SELECT state FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
     return None if row is None else State(row[0])
 

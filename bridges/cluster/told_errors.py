@@ -1,4 +1,4 @@
-"""Failures of the shared log, told by one node to another: the class by its name, the sentence, what else it has."""
+"""Errors of the shared log as messages between nodes: the name of the class, the sentence, and the attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bridges import errors
 from bridges.errors import LogError, LogUnavailable
 
 Told = tuple[str, str, dict[str, Any]]
-"""What MessagePack takes of an error."""
+"""An error in a form that MessagePack can encode."""
 
 _KINDS: dict[str, type[LogError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, LogError)
@@ -16,7 +16,7 @@ _KINDS: dict[str, type[LogError]] = {
 
 
 def tell(error: LogError) -> Told:
-    """An error as it is told. One that only this node knows is told as the nearest that all know."""
+    """Encode an error. A class that only this node knows is replaced by its nearest base that all nodes know."""
     kind = next(kind for kind in type(error).__mro__ if _KINDS.get(kind.__name__) is kind)
     if error.retriable and not kind.retriable:
         kind = LogUnavailable
@@ -31,7 +31,7 @@ _TUPLES = frozenset({"children"})
 
 
 def heard(told: Told) -> LogError:
-    """The error that another node has told of."""
+    """Decode an error of another node."""
     name, message, attributes = told
     kind = _KINDS.get(name, LogError)
     error = kind.__new__(kind)

@@ -1,13 +1,13 @@
-"""Which versions of nodes may be members of one cluster at the same time: neighbouring ones.
+"""Versions of nodes that may be members of one cluster at the same time: neighbouring ones.
 
-A node has a number for what it *says* to others (:mod:`bridges.cluster.peers`) and one for what it *stores* in the
-database and in the data. A release that changes either so that the one before it would not understand it raises the
-number, and does the new thing only when the cluster's *level* has reached it: that is the lowest of its members', is
-raised by the transactions in which members come, and is never lowered. So the release before can be started again until
-its last node has been replaced, also when that has died, and not any more afterwards.
+A node has a version for what it *says* to other nodes (:mod:`bridges.cluster.peers`), and one for what it *stores* in
+the database and in the data. A release that changes either, so that the release before would not understand it, raises
+the number. It does the new thing only when the cluster's *level* has reached that number. The level is the lowest
+version of all members; the transactions in which members join raise it, and nothing lowers it. So the release before
+can be started again until its last node has been replaced, even if that node has died, and not afterwards.
 
-Tables are brought up to date by the first node of a newer release, and the one before goes on with them: what a
-migration adds it does not touch.
+The first node of a newer release migrates the tables, and the release before goes on with them: it does not touch what
+a migration has added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bridges.catalog.sql import Connection
 
 
 class Version(Struct, frozen=True):
-    """Of what a node says, and of what it stores; or the level of a cluster."""
+    """The versions of what a node says and stores; also the level of a cluster."""
 
     says: int = 1
     stores: int = 1
@@ -33,27 +33,27 @@ class Version(Struct, frozen=True):
         return f"{self.says}.{self.stores}"
 
     def parts(self) -> Iterable[tuple[str, int]]:
-        """Each with what it is of."""
+        """Return each number with its name."""
         return ("says", self.says), ("stores", self.stores)
 
 
 OURS = Version(says=1, stores=2)
-"""Of this release. Stores: 2 pins slots to nodes."""
+"""The versions of this release. Stores 2: pins of slots to nodes."""
 PINS = 2
-"""Whose balance leaves pinned slots where they are; that of nodes before it does not."""
+"""First ``stores`` version whose balancing leaves pinned slots alone."""
 
 _SINCE = MIGRATIONS.index(extend_cluster) + 1
-"""The version of the tables in which members tell theirs; before it all are the first."""
+"""First version of the tables with members' versions; before it, all members have version 1."""
 
 
 def level(connection: Connection) -> Version:
-    """What may be said and stored."""
+    """Return the cluster's level: what may be said and stored."""
     says, stores = connection.execute("SELECT says, stores FROM cluster_state").fetchone()
     return Version(says, stores)
 
 
 def raise_level(connection: Connection) -> None:
-    """Part of a transaction that has locked the cluster: the level is the lowest of the members', or what it was."""
+    """Raise the level to the lowest version of the members, in a transaction that has locked the cluster."""
     says, stores = connection.execute("SELECT min(version), min(stores) FROM cluster_nodes").fetchone()
     now = level(connection)
     if says is None or (says <= now.says and stores <= now.stores):
@@ -62,7 +62,9 @@ def raise_level(connection: Connection) -> None:
 
 
 def check(connection: Connection, node_id: int, ours: Version) -> None:
-    """Raises StoreVersionError where a node of our version cannot be a member now. Its own former self is past."""
+    """Raise StoreVersionError if a node of our version cannot be a member now. Former starts of the node do not
+    count.
+    """
     rows = connection.execute(
         "SELECT node_id, version, stores FROM cluster_nodes WHERE node_id <> ? AND state <> 'ending' ORDER BY node_id",
         (node_id,),
@@ -71,13 +73,15 @@ def check(connection: Connection, node_id: int, ours: Version) -> None:
 
 
 def check_level(connection: Connection, ours: Version) -> None:
-    """As :func:`check`, of a node that has no others: only what is stored counts."""
+    """Check as :func:`check` does for a node without other members: only what is stored counts."""
     _check_needed(level(connection), ours)
 
 
 def admit(connection: Connection, tables: int, node_id: int, ours: Version) -> None:
-    """Before anything is changed in the database, whose tables have the version ``tables``: whether this node may use
-    it. Raises StoreVersionError."""
+    """Check that this node may use the database, before anything in it is changed. Raises StoreVersionError.
+
+    ``tables``: version of the database's tables.
+    """
     if tables < _SINCE:
         if ours.says > 2 or ours.stores > 2:
             _check(Version(), [], ours)
@@ -115,5 +119,5 @@ def _check_needed(needed: Version, ours: Version) -> None:
 
 
 def told(version: Version) -> dict[str, Any]:
-    """As the JSON interface tells it."""
+    """Return the version as the JSON interface has it."""
     return dict(version.parts())

@@ -1,8 +1,7 @@
-"""What operators ask of a cluster: that a node has certain slots, that another one has none. Transactions, as in
-:mod:`bridges.cluster.tables`.
+"""Operators' wishes for a cluster, as transactions (:mod:`bridges.cluster.tables`): pins of slots, and drained nodes.
 
-A wish is of a node, by its id, and so outlives its starts; it is carried out by whoever owns the slots, and goes before
-balance. A node that is not there has no say: its slots are balanced among the others until it comes back.
+A wish names a node by its id, so it outlives the node's starts. The owners of the slots carry it out, and it takes
+precedence over balancing. While a node is down, its slots are balanced among the others.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from bridges.errors import CannotMove
 
 
 def pin(connection: Connection, slots: Collection[int], node_id: int) -> bool:
-    """The node is to have these slots. False: it does not serve, or is about to stop or drained. Raises CannotMove
-    where nodes of an older release would not leave them there."""
+    """Pin slots to a node; return False if it does not serve, is about to stop, or is drained.
+
+    Raises CannotMove if nodes of an older release would not leave the slots there.
+    """
     tables.lock(connection)
     if versions.level(connection).stores < versions.PINS:
         raise CannotMove("a node of the cluster is of a release that cannot leave slots where they are moved")
@@ -31,7 +32,7 @@ def pin(connection: Connection, slots: Collection[int], node_id: int) -> bool:
 
 
 def unpin(connection: Connection, slots: Collection[int] | None = None, node_id: int | None = None) -> bool:
-    """Balance decides again of these slots, of all that the node is to have, or of all there are."""
+    """Remove the pins of these slots, of all slots pinned to the node, or of all slots."""
     tables.lock(connection)
     if slots is not None:
         connection.executemany("UPDATE cluster_slots SET pin = ? WHERE slot = ?", [(ANY, slot) for slot in slots])
@@ -44,7 +45,7 @@ def unpin(connection: Connection, slots: Collection[int] | None = None, node_id:
 
 
 def drain(connection: Connection, node_id: int) -> bool:
-    """The node is to own nothing, in this start and in those that come. False: nobody else could take it."""
+    """Have a node own nothing, in this start and later ones; return False if no other node could take over."""
     tables.lock(connection)
     others = "SELECT 1 FROM cluster_nodes WHERE node_id <> ? AND state = 'up' LIMIT 1"
     if connection.execute(others, (node_id,)).fetchone() is None:
@@ -58,7 +59,7 @@ def drain(connection: Connection, node_id: int) -> bool:
 
 
 def undrain(connection: Connection, node_id: int) -> bool:
-    """The node is to have its share again; one that is about to stop still stops. False: it was not drained."""
+    """Have a drained node own its share again, unless it is about to stop; return False if it was not drained."""
     tables.lock(connection)
     gone = connection.execute("DELETE FROM cluster_drained WHERE node_id = ?", (node_id,))
     if not gone.rowcount:
