@@ -1,1 +1,1 @@
-"""The ground floor: what backend, bridges and fronts stand on. It knows no protocol and imports no other package."""
+"""The lowest layer, used by backend, bridges and fronts. It knows no protocol and imports no other package."""

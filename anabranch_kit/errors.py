@@ -1,10 +1,10 @@
-"""Failures of what is stored on a disk or in a database."""
+"""Failures of data stored on a disk or in a database."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked; the message is one clear sentence for an operator."""
+    """The store cannot carry out a request; the message is one clear sentence for an operator."""
 
 
 class StoreLocked(StoreError):

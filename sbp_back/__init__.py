@@ -1,7 +1,7 @@
 """Anabranch backend: Streaming Batch Protocol codec, client, range server and placement driver.
 
-What other packages use is named here, and imported when it is used; servers and their stores are in the packages of the
-same name.
+This module names what other packages use, and imports it on first use; servers and their stores are in the packages of
+the same name.
 """
 
 from importlib import import_module
@@ -53,7 +53,7 @@ _HOMES = {name: f"{__name__}.{module}" for module, names in _WHERE.items() for n
 
 
 def __getattr__(name: str) -> object:
-    """A public name, from its module."""
+    """Import a public name from its module."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(import_module(_HOMES[name]), name)

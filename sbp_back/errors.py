@@ -50,7 +50,7 @@ class ErrorCode(IntEnum):
 
 
 class SbpError(Exception):
-    """A request failed with a status the peer (or our own state machine) gave.
+    """A request failed with a status from the peer, or from our own state machine.
 
     ``code`` is an :class:`ErrorCode` value, or the bare number when a foreign server sent one we do not know.
     """
@@ -66,7 +66,9 @@ class SbpError(Exception):
 
 
 class FencedError(SbpError):
-    """The writer's epoch has been overtaken, or its range was sealed by somebody else: it must never write again."""
+    """A later writer has overtaken the writer's epoch, or another client sealed its range: it must never write
+    again.
+    """
 
 
 NO_SPACE_DETAIL = b"no-space"
@@ -81,7 +83,9 @@ class NoSpace(SbpError):
 
 
 class Reclaimed(SbpError):
-    """``offset`` lies below what is left of the stream: it was trimmed, or its range server said that it gave it up."""
+    """``offset`` lies below what is left of the stream: it was trimmed, or its range server reports that it gave it
+    up.
+    """
 
     def __init__(self, offset: int, message: str) -> None:
         super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
@@ -89,8 +93,9 @@ class Reclaimed(SbpError):
 
 
 class Lost(SbpError):
-    """Nobody has the entries from ``offset`` up to ``end``, which were acknowledged and are part of the stream: the
-    placement driver knows that their range goes so far, and its server has less. Behind ``end`` there may be more."""
+    """No server has the entries from ``offset`` up to ``end``, which were acknowledged and are part of the stream: the
+    placement driver knows that their range goes so far, and its server has less. Behind ``end`` there may be more.
+    """
 
     def __init__(self, offset: int, end: int, message: str) -> None:
         super().__init__(ErrorCode.RS_DATA_CORRUPTED, message)

@@ -1,7 +1,7 @@
 """Backends that are not Anabranch's own: sbp-v0.1, the specification document to the letter, and servers of
-elastic-stream. An add-on: the packages below live without it.
+elastic-stream. An add-on: the packages below work without it.
 
-What other packages use is named here, and imported when it is used.
+This module names what other packages use, and imports it on first use.
 """
 
 from importlib import import_module
@@ -44,7 +44,7 @@ _HOMES = {name: f"{__name__}.{module}" for module, names in _WHERE.items() for n
 
 
 def __getattr__(name: str) -> object:
-    """A public name, from its module."""
+    """Import a public name from its module."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(import_module(_HOMES[name]), name)

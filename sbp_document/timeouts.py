@@ -1,7 +1,7 @@
-"""Answers within the time a request allows them: ``timeout_ms`` in nearly every request of the document.
+"""Answers within the time that a request allows: ``timeout_ms`` in nearly every request of the document.
 
-When the time is up the request is answered that its outcome is unknown. The work itself goes on to its end, because
-half a change would be worse than one that its client learns of later; what comes of it goes nowhere.
+When the time is up the request is answered with an unknown outcome. The work itself goes on to its end, because half a
+change would be worse than one that its client learns of later; its result is dropped.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ MAX_TIMEOUT_MS = (1 << 31) - 1
 
 
 def too_late(timeout_ms: int) -> Status:
-    """The status of what did not come to its end in time. No code says that it was not done: it may be, still."""
+    """Return the status of a request that did not finish in time. No code says that it was not done: it may still be
+    done.
+    """
     message = f"not done in {timeout_ms} ms, the outcome is unknown"
     return Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, message)
 
 
 def milliseconds(seconds: float) -> int:
-    """``seconds`` as a request says it; never 0, which would be no limit."""
+    """Convert ``seconds`` for a request; never 0, which would mean no limit."""
     return max(1, int(min(seconds * 1000, MAX_TIMEOUT_MS)))
 
 
 class TimedReply:
-    """Replies once: with what it is called with, or with what ``late`` makes of :func:`too_late` when that comes first.
+    """A reply that is called once: with the answer, or with what ``late`` makes of :func:`too_late` when that comes
+    first.
 
-    To be added to ``deadlines`` by whoever made it, with :meth:`expire` as what happens there.
+    Its maker adds it to ``deadlines``, with :meth:`expire` as the callback.
     """
 
     __slots__ = ("_deadlines", "_late", "_reply", "_timeout_ms")

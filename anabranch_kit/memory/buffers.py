@@ -1,4 +1,4 @@
-"""Memory to receive and to read into, wherever that is done."""
+"""Buffers to receive and to read into."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ctypes
 from collections.abc import Callable
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes in whatever they lie."""
+"""Any object that holds bytes."""
 
 
 def _allocator() -> Callable[[int], bytearray]:
-    """CPython's own way to make a bytearray of bytes that nobody has set, where there is one."""
+    """Return CPython's own function for a bytearray that is not zeroed, where there is one."""
     try:
         make = ctypes.pythonapi.PyByteArray_FromStringAndSize
     except AttributeError:
@@ -26,7 +26,7 @@ def _allocator() -> Callable[[int], bytearray]:
 
 
 fresh = _allocator()
-"""A buffer of so many bytes to read into. They are whatever was in memory there: nobody may see one that was not read.
+"""Return a buffer of so many bytes to read into. Its content is undefined: show no byte that was not read into it.
 
-Zeroing them first costs as much as a fourth of reading them.
+Zeroing the bytes first would cost as much as a fourth of reading them.
 """

@@ -1,8 +1,8 @@
-"""Listening sockets whose clients come in turns.
+"""Listening sockets that accept their clients over several turns of the loop.
 
-asyncio takes as many connections in one turn of the loop as the kernel may keep waiting, and each of them costs that
-turn, and the next, a tenth of a millisecond: a thousand that come together would keep everybody else waiting for as
-many tenths. So a few are taken in each turn, and the kernel keeps the others, as many as before.
+asyncio accepts as many connections in one turn of the loop as the kernel may queue, and each of them costs a tenth of a
+millisecond of that turn and the next. A thousand at once would delay everything else by as many tenths. So each turn
+accepts a few, and the kernel queues the others, as many as before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAITING = 1024
 
 
 async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
-    """A server on the running loop. Raises OSError when the address cannot be bound."""
+    """Return a server on the running loop. Raises OSError when the address cannot be bound."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(factory, host, port, backlog=TAKEN_AT_ONCE, reuse_address=True)
     for one in server.sockets:

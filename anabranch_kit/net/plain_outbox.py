@@ -1,8 +1,8 @@
-"""Frames on their way to a socket, without the copies that asyncio's transport would make.
+"""Outbox of frames in flight to a socket, without the copies that asyncio's transport would make.
 
 Before Python 3.12 a transport keeps what the socket did not take in one bytearray: everything is copied into it, and
 what remains is moved to its front after every send. So it gets one bounded piece at a time, and the next only when it
-holds nothing; until then the parts of an answer stay what they are, slices of what was read.
+holds nothing; until then the parts of an answer stay slices of what was read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PIECE = 256 * 1024
 
 
 def joined(parts: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer pieces, where that is worth a copy."""
+    """Return the same bytes in fewer pieces, where that is worth a copy."""
     pieces: list[Buffer] = []
     small: list[Buffer] = []
     size = 0
@@ -55,13 +55,13 @@ class Outbox:
 
     @property
     def unsent(self) -> int:
-        """Bytes the socket has not taken yet."""
+        """Return the bytes the socket has not taken yet."""
         return self._queued + self._transport.get_write_buffer_size()
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Append ``parts`` and send what the socket takes."""
         if sum(map(len, parts)) <= PIECE:
-            # One copy costs less than a system call for each long part, and its reader waking up for each.
+            # One copy costs less than a system call for each long part, and a wake-up of the reader for each.
             self._put(b"".join(parts))
         else:
             for piece in joined(parts):
@@ -74,11 +74,11 @@ class Outbox:
         self._pump()
 
     def block(self) -> None:
-        """The transport holds bytes (its ``pause_writing``)."""
+        """Wait: the transport holds bytes (its ``pause_writing``)."""
         self._blocked = True
 
     def unblock(self) -> None:
-        """The transport holds nothing any more (its ``resume_writing``): go on."""
+        """Go on: the transport holds nothing any more (its ``resume_writing``)."""
         self._blocked = False
         self._pump()
 

@@ -1,8 +1,8 @@
-"""Connections that have ended go at once, with all they hold, and not when the cyclic collector finds them: a server
-runs that seldom.
+"""Release of ended connections at once, with all they hold, without waiting for the cyclic collector: a server runs
+that seldom.
 
-What refers to itself by what it has given to others is untied where it ends. Of asyncio's own it is the transport,
-which keeps the method of its own that it calls when there is something to read.
+An object that refers to itself through a reference it has given away is untied where it ends. In asyncio that is the
+transport, which keeps a bound method of its own as the callback for reading.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any
 
 
 def socket_transport(transport: asyncio.BaseTransport) -> Any:
-    """The transport of the socket below ``transport``, which is the same one without TLS; to be called when the
-    connection is made: asyncio has forgotten it when it is lost."""
+    """Return the transport of the socket below ``transport``, which is the same one without TLS. Call it when the
+    connection is made: asyncio has forgotten it when it is lost.
+    """
     return getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
 
 
 def untie(transport: Any) -> None:
-    """A connection is lost: what :func:`socket_transport` gave for it holds itself no more. Does nothing where asyncio
-    is not what it is in Python 3.11."""
+    """Break the reference cycle of a transport from :func:`socket_transport` whose connection is lost. Does nothing
+    where asyncio differs from Python 3.11's.
+    """
     if hasattr(transport, "_read_ready_cb"):
         transport._read_ready_cb = None

@@ -1,4 +1,4 @@
-"""A call that answers by a callback, for somebody who waits for it."""
+"""Conversion of a call that answers by a callback into a future."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Settle(Protocol[T_contra]):
-    """The callback: gets the answer, or an exception in its place or beside it. Later calls make no difference."""
+    """The callback: gets the answer, or an exception in its place or beside it. Later calls have no effect."""
 
     def __call__(self, answer: T_contra | Exception, error: Exception | None = None, /) -> None: ...
 
 
 def awaited(call: Callable[[Settle[T]], object]) -> asyncio.Future[T]:
-    """Does ``call`` at once, with a callback; the future has what that gets, raises it if it is an exception."""
+    """Run ``call`` at once, with a callback; return a future with the callback's answer, or its exception."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def settle(answer: T | Exception, error: Exception | None = None, /) -> None:

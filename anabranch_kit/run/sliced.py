@@ -1,11 +1,11 @@
 """Work whose size a client chooses, done in slices: a short one at once, the rest off the event loop.
 
 Sliced work is a generator: each step is short (some hundred records, some ten kilobytes), and its return value is the
-result. The steps run in one thread, and each is asked for by the event loop after the one before: so between two turns
-of the loop there is at most one step, works under way take turns, and a batch of a million records costs others
-nothing but that. A few works are under way at a time, since each may hold what it has decompressed; those that wait are
-taken shortest first, where waiting makes up for length. Of those that have turned out to be long one goes on at a time,
-so that what they hold together is little more than what one may.
+result. The steps run in one thread, and the event loop asks for each after the one before. So between two turns of the
+loop there is at most one step, works in progress take turns, and a batch of a million records delays others only by
+that. A few works are in progress at a time, since each may hold what it has decompressed. Waiting works are taken
+shortest first, where waiting makes up for length. Of those that have turned out to be long only one goes on at a time,
+so that together they hold little more than one may.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECONDS_PER_RECORD = 0.0001
 
 
 class SlicedWorks:
-    """Finishes the sliced works of one node. Use on the event loop; :meth:`close` when nobody does any more."""
+    """Executor of the sliced works of one node. Use on the event loop; call :meth:`close` when it is no longer used."""
 
     __slots__ = ("_clock", "_executor", "_free", "_long", "_order", "_waiting", "steps")
 
@@ -48,10 +48,10 @@ class SlicedWorks:
         """Steps done off the loop so far."""
 
     async def finish(self, work: Sliced[T], records: int = 0, stepped: Callable[[], object] | None = None) -> T:
-        """Run ``work`` to its end off the loop; returns its result and raises what it raises.
+        """Run ``work`` to its end off the loop; return its result or raise its exception.
 
-        ``records`` is about how long it is: shorter ones may pass it while it waits for its turn. ``stepped`` is called
-        after each step, for whoever counts what the work may hold by then.
+        ``records`` is its approximate length: shorter works may pass it while it waits for its turn. ``stepped`` is
+        called after each step, to count what the work may hold by then.
         """
         async with self.turn(records):
             ended, value = await self._steps(work, _LONG_STEPS, stepped)
@@ -71,8 +71,9 @@ class SlicedWorks:
         return False, None
 
     async def run(self, begin: Callable[[], Sliced[T]], records: int = 0) -> T:
-        """Like :meth:`finish`, with the first step at once. A work that has to wait for its turn after that is begun
-        anew, since what it has decompressed may be much more than what it is about."""
+        """Run a work as :meth:`finish` does, with the first step at once. A work that has to wait for its turn after
+        that begins anew, since the data it has decompressed may be much larger than its source.
+        """
         work = begin()
         ended, value = advance(work)
         if ended:
@@ -84,7 +85,7 @@ class SlicedWorks:
         return await self.finish(work, records)
 
     async def step(self, work: Sliced[Any]) -> tuple[bool, Any]:
-        """One step of a ``work`` that has its turn: (True, its result) or (False, what it yielded)."""
+        """Run one step of a ``work`` that has its turn; return (True, its result) or (False, what it yielded)."""
         executor = self._executor
         if executor is None:
             executor = self._executor = ThreadPoolExecutor(1, thread_name_prefix="sliced")
@@ -93,7 +94,7 @@ class SlicedWorks:
 
     @asynccontextmanager
     async def turn(self, records: int = 0) -> AsyncIterator[None]:
-        """Wait to be one of the few whose works are under way."""
+        """Wait for a turn: only a few works are in progress at a time."""
         if self._free:
             self._free -= 1
         else:
@@ -120,13 +121,13 @@ class SlicedWorks:
         self._free += 1
 
     def close(self) -> None:
-        """Wait for the step under way and start no other."""
+        """Wait for the current step and start no other."""
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
 
 
 def at_once(work: Sliced[T]) -> T:
-    """All of ``work``, for who need not care how long it takes."""
+    """Run all of ``work`` at once, where its duration does not matter."""
     while True:
         ended, value = advance(work)
         if ended:
@@ -135,7 +136,7 @@ def at_once(work: Sliced[T]) -> T:
 
 
 def advance(work: Sliced[Any]) -> tuple[bool, Any]:
-    """One step of ``work``: (True, its result) or (False, what it yielded)."""
+    """Run one step of ``work``; return (True, its result) or (False, what it yielded)."""
     try:
         return False, next(work)
     except StopIteration as end:

@@ -26,7 +26,7 @@ class TaskSet:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
-        """Start ``work``. What it raises is told to who awaits the task, else logged by asyncio."""
+        """Start ``work``. Its exception reaches the code that awaits the task, else asyncio logs it."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

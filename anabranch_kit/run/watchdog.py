@@ -1,4 +1,4 @@
-"""A watchdog: a thread that ends the process when its event loop no longer turns, and what a node says of slow threads.
+"""A watchdog: a thread that ends the process when its event loop no longer turns; and a log of slow threads.
 
 A loop that stands still serves nobody, hears no signal and answers no health check; only a restart helps. A thread that
 stands still while the loop turns waits for a disk or a database: a restart would wait for the same, and end the reads
@@ -56,11 +56,11 @@ class Watchdog:
         threading.Thread(target=self._watch, name="anabranch-watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no more. Harmless when repeated."""
+        """Stop watching. Idempotent."""
         self._stopped.set()
 
     def turn(self) -> None:
-        """The loop turns."""
+        """Note that the loop turns."""
         self._turns += 1
 
     def _watch(self) -> None:
@@ -111,9 +111,9 @@ def _main_thread_is_at_disk() -> bool:
 
 
 class SlowThreads:
-    """Logs when something that only a thread can do has taken longer than ``seconds``, and when it goes on.
+    """Logs when work that only a thread can do has taken longer than ``seconds``, and when it goes on.
 
-    ``waits`` gives, by name, how long the oldest work of each has been waited for.
+    ``waits`` returns, by name, how long the oldest work of each has been waited for.
     """
 
     def __init__(self, seconds: float, waits: Mapping[str, Callable[[], float]]) -> None:

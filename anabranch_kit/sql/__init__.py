@@ -1,1 +1,1 @@
-"""Metadata in an SQL database, for whoever keeps some: one thread, closures, commits that many share."""
+"""Metadata in an SQL database: one thread, closures, shared commits."""

@@ -1,8 +1,8 @@
-"""The way to a placement driver of several nodes: requests go to whichever of them leads.
+"""The carrier to a placement driver of several nodes: requests go to the node that leads.
 
 A node that does not lead answers 1503 with the cluster in the status detail (docs/protocols/sbp.md, "Placement
-driver"); the same request is then put to the leader named there. A node that cannot be reached loses its turn to the
-next one.
+driver"); the carrier then sends the same request to the leader named there. After an unreachable node it tries the next
+one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _CLUSTER = Table(_Cluster, Tables("nodes", PD_NODE, required=True))
 
 
 def encode_cluster(nodes: Sequence[PdNode]) -> bytes:
-    """The status detail of a node that does not lead."""
+    """Encode the status detail of a node that does not lead."""
     return _CLUSTER.write(_Cluster(list(nodes)))
 
 
 def decode_cluster(detail: bytes) -> list[PdNode]:
-    """The nodes named in a status detail; none when it is no cluster."""
+    """Decode the nodes named in a status detail; none when it is no cluster."""
     try:
         cluster: _Cluster = _CLUSTER.read(detail)
     except DecodeError:
@@ -51,7 +51,7 @@ class PdCarrier(Carrier):
     """A :class:`~sbp_back.transport.carrier.Carrier` to the placement drivers at ``addresses`` ("host:port", at least
     one).
 
-    ``connect`` makes the carrier to one address. Raises ``ValueError`` for an address that is none.
+    ``connect`` makes the carrier to one address. Raises ``ValueError`` for an invalid address.
     """
 
     def __init__(self, addresses: Sequence[str], connect: Callable[[str, int], Carrier]) -> None:
@@ -67,7 +67,7 @@ class PdCarrier(Carrier):
 
     @property
     def current(self) -> str:
-        """The address that requests go to now."""
+        """Return the address that requests go to now."""
         return self._current
 
     def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
@@ -88,7 +88,7 @@ class PdCarrier(Carrier):
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, ConnectionLost):
-                # Whether it was served is unknown: repeating it is the caller's decision, the next node its chance.
+                # Whether the node served it is unknown: the caller decides to repeat it, and then meets the next node.
                 self._leave(address)
             elif answer.status.code == ErrorCode.PD_NOT_LEADER:
                 leader = self._leader(answer.status.detail)
@@ -113,7 +113,7 @@ class PdCarrier(Carrier):
             self._current = self._addresses[(position + 1) % len(self._addresses)]
 
     def _leader(self, detail: bytes) -> str | None:
-        """The leader named in ``detail``; what else is named there is learned."""
+        """Return the leader named in ``detail``; remember the other nodes named there."""
         leader = None
         for node in decode_cluster(detail):
             try:
@@ -136,7 +136,8 @@ def pd_carrier(
     introduce: Introduce | None = None,
     barrier: Barrier | None = None,
 ) -> PdCarrier:
-    """Over TCP to ``addresses``, separated by commas; a connection that ``introduce`` refuses is like one that cannot
-    be made. Raises ``ValueError``."""
+    """Return a carrier over TCP to ``addresses``, separated by commas; a connection that ``introduce`` refuses counts
+    as one that cannot be made. Raises ``ValueError``.
+    """
     listed = [one.strip() for one in addresses.split(",") if one.strip()]
     return PdCarrier(listed, lambda host, port: TcpCarrier(host, port, dialect, options, introduce, barrier))

@@ -1,1 +1,1 @@
-"""The placement driver: which streams and ranges exist, under which epoch, and on which range servers."""
+"""The placement driver: keeps which streams and ranges exist, under which epoch, and on which range servers."""

@@ -1,7 +1,7 @@
-"""Requests that change what ranges a server has: CREATE_RANGE, SEAL_RANGE, TRIM_STREAM, DELETE_STREAM.
+"""Requests that change which ranges a server has: CREATE_RANGE, SEAL_RANGE, TRIM_STREAM, DELETE_STREAM.
 
-Each is durable in the store before it is answered (docs/protocols/sbp.md, "Ranges of a server"). Those of one stream
-are worked off one after the other, so each is decided on the finished result of the one before.
+Each is durable in the store before it is answered (docs/protocols/sbp.md, "Ranges of a server"). Requests for one
+stream are served one after the other, so each is decided on the finished result of the one before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class _Queues:
-    """Runs operations of one stream one at a time, in order; those of different streams side by side."""
+    """Queues that run the operations of one stream one at a time, in order; those of different streams side by side."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
         self._loop = loop
@@ -37,7 +37,7 @@ class _Queues:
         self._waiting: dict[int, deque[Callable[[], None]]] = {}
 
     def enter(self, stream_id: int, operation: Callable[[], None]) -> None:
-        """Run ``operation`` once it is its turn; it has to end in exactly one call of :meth:`leave`."""
+        """Run ``operation`` in its turn; it has to end in exactly one call of :meth:`leave`."""
         queue = self._waiting.get(stream_id)
         if queue is None:
             self._waiting[stream_id] = deque()
@@ -48,15 +48,16 @@ class _Queues:
     def leave(self, stream_id: int) -> None:
         queue = self._waiting[stream_id]
         if queue:
-            # Through the loop, because a long queue of operations that finish at once would nest as deep.
+            # Through the loop: a long queue of operations that finish at once would otherwise nest as deep.
             self._loop.call_soon(queue.popleft())
         else:
             del self._waiting[stream_id]
 
 
 class _Turn(Generic[R]):
-    """The turn of one request at its stream: it ends with the answer, and it does end, whatever goes wrong. ``refused``
-    makes an answer of a status."""
+    """The turn of one request at its stream: it ends with the answer, even if an exception occurs. ``refused`` makes an
+    answer of a status.
+    """
 
     __slots__ = ("_queues", "_refused", "_reply", "_stream_id")
 
@@ -69,11 +70,11 @@ class _Turn(Generic[R]):
         self._refused = refused
 
     def take(self, operation: Callable[[], None]) -> None:
-        """Run ``operation`` once it is its turn; it has to end in one call of this object."""
+        """Run ``operation`` in its turn; it has to end in one call of this object."""
         self._queues.enter(self._stream_id, lambda: self._run(operation))
 
     def then(self, stored: Callable[[StoreError | None], None]) -> Callable[[StoreError | None], None]:
-        """``stored`` for the store to call."""
+        """Wrap ``stored`` as a callback for the store."""
 
         def done(error: StoreError | None) -> None:
             self._run(stored, error)
@@ -92,7 +93,9 @@ class _Turn(Generic[R]):
 
 
 class Controls:
-    """Owned by the range server, which shares its ranges with it. ``on_error`` is told of a store that failed."""
+    """Takes these requests; owned by the range server, which shares its ranges with it. ``on_error`` is called when the
+    store has failed.
+    """
 
     def __init__(
         self,
@@ -195,8 +198,8 @@ class Controls:
                 answer(m.RangeResponse(m.Status(ErrorCode.RANGE_NOT_FOUND, message)))
                 return
 
-            # Its creation never arrived here. Were it merely unknown, a late one could still open it for a writer
-            # that is meant to be shut out.
+            # The request to create the range never arrived. Create and seal it now: a late request could otherwise
+            # still open it for a writer that is to be fenced.
             def seal_created(created: RangeState, answer_range: _Turn[m.RangeResponse]) -> None:
                 self._seal_state(created, request, answer_range)
 
@@ -265,7 +268,7 @@ class Controls:
             answer(m.StreamResponse(m.Status(ErrorCode.BAD_REQUEST, f"negative trim offset {request.min_offset}")))
             return
         states = self._table.of_stream(request.stream_id)
-        # What is not committed cannot be trimmed: its appends are still to be answered.
+        # Uncommitted entries cannot be trimmed: their appends are still to be answered.
         min_offset = min(request.min_offset, max((state.confirm_offset for state in states), default=0))
         if all(min_offset <= state.stored.min_offset for state in states):
             answer(self._trimmed(request.stream_id))

@@ -1,7 +1,7 @@
-"""Appends of writers in this process: entries through their windows into the store, with no messages in between.
+"""Appends of writers in this process: entries go through their windows into the store, with no messages in between.
 
-The windows decide as they do for everybody (docs/protocols/sbp.md, "Append window"); what is left out is what carries
-requests. What the writers have appended in one cycle of the event loop goes into the store as it ends.
+The windows decide as they do for all writers (docs/protocols/sbp.md, "Append window"); only the transport of requests
+is left out. All appends of one cycle of the event loop go into the store as it ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Items = list[tuple[Replica, Entry]]
 
 
 class LocalAppends:
-    """Owned by the range server, which sets ``refusal`` when it serves nobody any more."""
+    """Takes the appends of local writers. Owned by the range server, which sets ``refusal`` when it serves nobody any
+    more.
+    """
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class LocalAppends:
                 continue
             replica.told = replica.confirm
             state = self._ranges.get((replica.info.stream_id, replica.info.index))
-            # Of a range whose entries do not say what is confirmed nothing of the kind is believed.
+            # Ignored for a range whose entries carry no confirmed offset: it would hide data.
             if state is not None and 0 <= state.told < replica.confirm:
                 state.told = replica.confirm
                 if state.waiters:
@@ -93,7 +95,7 @@ class LocalAppends:
                     self._barrier.call("waking readers", self.appends.wake, state)
 
     def _flush(self) -> None:
-        """Give the store what was gathered; what is little it writes at once."""
+        """Give the gathered entries to the store, which writes a small amount at once."""
         call, self._call = self._call, self.new_call()
         self._bytes = 0
         if self._full:
@@ -133,7 +135,7 @@ class LocalAppends:
                 answered(call.items, SystemErrorResponse(DEFECT))
 
     def settled(self, call: LocalCall) -> bool:
-        """Its writers are about to be answered; False when they were already."""
+        """Note that the call's writers are about to be answered; return False when they were already."""
         return self.under_way.pop(call, None) is not None
 
     def _expire(self, now: float) -> None:
@@ -146,13 +148,14 @@ class LocalAppends:
             answered(call.items, ConnectionLost("no answer in time"))
 
     def close(self) -> None:
-        """Nothing more comes, and nobody waits."""
+        """Take nothing more, and answer nobody."""
         self._alarm.cancel()
 
 
 class LocalCall(AppendCall, kw_only=True):
-    """Entries of writers here, of each its replica, and what that remembers of the range. Each that is stored is
-    settled with its replica, and waits for no other's fate."""
+    """Entries of local writers, each with its replica and the range state that the replica remembers. Each stored entry
+    is settled with its replica at once, without waiting for the others.
+    """
 
     local: LocalAppends
     replicas: list[Replica]
@@ -163,7 +166,7 @@ class LocalCall(AppendCall, kw_only=True):
         return list(zip(self.replicas, self.asked, strict=True))
 
     def by_stream(self) -> list[LocalCall]:
-        """Nothing has been done about it yet: the same as calls of a stream each, none of which waits for another."""
+        """Split a call that has not begun into one call for each stream, so that none waits for another."""
         calls: dict[int, LocalCall] = {}
         for replica, entry, place in zip(self.replicas, self.asked, self.places, strict=True):
             call = calls.get(entry.stream_id)
@@ -175,7 +178,9 @@ class LocalCall(AppendCall, kw_only=True):
         return list(calls.values())
 
     def remember(self) -> None:
-        """The ranges are others than the replicas knew; perhaps others again, if one has let nothing in."""
+        """Update the range states that the replicas remember, which were stale; forget them if an entry was refused,
+        since its range may have changed again.
+        """
         known = self.positions is None
         for number, replica in enumerate(self.replicas):
             replica.place = self.states[number] if known else None
@@ -185,7 +190,9 @@ class LocalCall(AppendCall, kw_only=True):
             answered(self.items, response)
 
     def settle(self, others: list[tuple[int, int]]) -> None:
-        """Replicas hear of entries that are stored, and with them everybody; ``others`` go the way of requests."""
+        """Tell replicas of their stored entries, so that readers see them; ``others`` are answered as those of
+        requests.
+        """
         if self.refused is not None or self.local.under_way.pop(self, None) is None:
             AppendCall.settle(self, others)
             return

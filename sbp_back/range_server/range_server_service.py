@@ -28,11 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 class RangeServerSetup(Struct):
-    """``listen``: None for one that only its own process reaches. ``wait_for_id``: whether a server without an id
-    waits for a placement driver that does not answer, or gives up. ``home``: also asked about every connection to the
-    placement driver, which has ``meet_seconds`` (None: ``heartbeat_seconds``) to say at the start which one it is.
-    ``serve_strange``: whether a store that belongs to another placement driver is served nevertheless, without a word
-    to or from this one. Times in seconds."""
+    """Setup of a range server. ``listen``: None for one that only its own process reaches. ``wait_for_id``: whether a
+    server without an id waits for a placement driver that does not answer, or gives up. ``home``: also checks every
+    connection to the placement driver, which has ``meet_seconds`` (None: ``heartbeat_seconds``) to identify itself at
+    the start. ``serve_strange``: whether a store that belongs to another placement driver is served nevertheless,
+    without any contact to this one. Times in seconds.
+    """
 
     fetch: FetchLimits = field(default_factory=FetchLimits)
     heartbeat_seconds: float = 3.0
@@ -46,7 +47,7 @@ class RangeServerSetup(Struct):
 
 
 def recover_store(data_dir: Path, options: StoreOptions) -> Store:
-    """The store in ``data_dir``, wherever its log is, recovered. Blocks. Raises ``StoreError`` and ``OSError``."""
+    """Recover the store in ``data_dir``, wherever its log is. Blocks. Raises ``StoreError`` and ``OSError``."""
     if options.durability == "object":
         from sbp_back.range_server.object_log.object_store import ObjectStore  # few nodes have one
 
@@ -61,7 +62,7 @@ def recover_store(data_dir: Path, options: StoreOptions) -> Store:
 
 
 async def open_store(data_dir: Path, options: StoreOptions) -> Store:
-    """The store in ``data_dir`` (created when absent), recovered and started; its lock guards the whole directory.
+    """Recover and start the store in ``data_dir`` (created when absent); its lock guards the whole directory.
 
     Raises ``StoreError`` and ``OSError``.
     """
@@ -74,12 +75,12 @@ async def open_store(data_dir: Path, options: StoreOptions) -> Store:
 
 
 async def close_store(store: Store) -> None:
-    """Blocks the loop: the store's callbacks run on it, and by now nobody is left to serve."""
+    """Close the store. Blocks the loop, on which the store's callbacks run: by now it serves nobody."""
     store.close()
 
 
 class RangeServerService:
-    """Made by :func:`start_range_server`."""
+    """A running range server, made by :func:`start_range_server`."""
 
     def __init__(self, server: RangeServer, store: Store, listener: Listener | None) -> None:
         self.server = server
@@ -88,8 +89,9 @@ class RangeServerService:
         self._closed = False
 
     async def drain(self) -> None:
-        """Take no more clients and finish what is under way, for a limited time; nobody waits for a reader that waits
-        for data."""
+        """Take no more clients and finish requests in flight, for a limited time; fetches that wait for data are
+        answered at once.
+        """
         self.server.stop_waiting()
         if self.listener is not None:
             await self.listener.drain()
@@ -117,7 +119,7 @@ async def start_range_server(
 
     The id that the placement driver behind ``pd`` gave at the first start is kept with the store. ``on_failed`` is
     called once, with a sentence, when the store can no longer promise durability; ``made`` with the server before the
-    placement driver hears of it. Raises ``StoreError`` (no id to be had; what is stored belongs to another placement
+    placement driver hears of it. Raises ``StoreError`` (no id available; the stored data belongs to another placement
     driver) and ``OSError`` (the address is taken).
     """
     async with AsyncExitStack() as undo:
@@ -148,7 +150,9 @@ async def start_range_server(
 
 
 async def _stranger(home: StoreHome, pd: Carrier, setup: RangeServerSetup) -> str | None:
-    """Why the placement driver is not the one that the store belongs to; None if it is, or does not answer now."""
+    """Return why the placement driver is not the one that the store belongs to; None if it is, or does not answer
+    now.
+    """
     seconds = setup.heartbeat_seconds if setup.meet_seconds is None else setup.meet_seconds
     try:
         await home.introduce(lambda request: pd.call(request, seconds))
@@ -164,7 +168,7 @@ async def _server_id(store: Store, pd: Carrier, setup: RangeServerSetup) -> int:
         try:
             response = await pd.call(AllocateIdRequest(host=socket.gethostname()))
             if isinstance(response, AllocateIdResponse) and response.status.ok:
-                # Kept before it is used: two lives of one store with two ids would be two servers to all others.
+                # Store the id before its first use: a store with two ids would be two servers to all others.
                 await asyncio.to_thread(store.assign_server_id, response.id)
                 break
             reason = f"{response.status.code} {response.status.message}"

@@ -1,5 +1,6 @@
-"""Tells the placement driver, every few seconds, that a range server lives, how busy it is, and which objects of ranges
-there are since."""
+"""Reporter that tells the placement driver, every few seconds, that a range server lives, its load, and its new objects
+of ranges.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ _SETTLED = frozenset(
 class Reporter:
     """Sends HEARTBEAT and REPORT_METRICS every ``interval`` seconds (3 s in elastic-stream).
 
-    ``metrics`` is asked for the figures since it was asked last, with the seconds that passed; ``untold`` for objects
-    to be told of, which it gives once.
+    ``metrics`` gets the seconds since its last call and returns the figures of that time; ``untold`` returns objects to
+    report, each once.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Reporter:
         self._unheard = False
 
     async def announce(self) -> bool:
-        """Send the first report and start sending the others; True when the placement driver took it."""
+        """Send the first report and start sending the others; return True when the placement driver took it."""
         try:
             response = await self._pd.call(self._heartbeat(), timeout=self._interval)
             metrics = await self._pd.call(self._report(), timeout=self._interval)
@@ -97,7 +98,7 @@ class Reporter:
             self._pd.submit(m.CommitObjectRequest(one), partial(self._told, one), self._interval)
 
     def _told(self, what: m.ObjectInfo, response: m.Response | ConnectionLost) -> None:
-        # Of streams and ranges that are gone, and by placement drivers that take none of it, nothing is to be known.
+        # A refusal is final for streams and ranges that are gone, and from placement drivers without this request.
         if isinstance(response, ConnectionLost) or response.status.code not in _SETTLED:
             self._again.append(what)
 

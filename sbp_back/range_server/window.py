@@ -22,7 +22,9 @@ OFFSET_LIMIT = (1 << 63) - (1 << 32)
 
 
 class WindowState(IntEnum):
-    """``CLOSING``: nothing new is let in while the record that seals the range (or deletes it) is being written."""
+    """State of a window. ``CLOSING``: nothing new is let in while the record that seals the range (or deletes it) is
+    being written.
+    """
 
     OPEN = 0
     CLOSING = 1
@@ -30,12 +32,12 @@ class WindowState(IntEnum):
 
 
 class AppendWindow(Generic[W]):
-    """Offsets below ``committed`` are durable without a gap; ``next`` is the only base that is let in (docs/design.md,
-    "Backend", has who else knows where a range ends, and why).
+    """The window of one range. Offsets below ``committed`` are durable without a gap; ``next`` is the only base that is
+    let in (docs/design.md, "Backend", lists the other places that know a range's end, and why).
 
-    For every entry ``admit`` said OK to, exactly one of ``commit`` and ``fail`` is to be called, in any order between
-    entries. An entry that cannot be decided at once is parked with something of the caller's (``W``), which comes
-    back from :meth:`take_released`, :meth:`close` or :meth:`reopen` with the entry's final code.
+    For every entry that ``admit`` answered with OK, call exactly one of ``commit`` and ``fail``, in any order between
+    entries. An entry that cannot be decided at once is parked with a token of the caller's (``W``), which comes back
+    from :meth:`take_released`, :meth:`close` or :meth:`reopen` with the entry's final code.
     """
 
     __slots__ = ("_close_code", "_failed_at", "_inflight", "_state", "committed", "next", "parked", "poisoned")
@@ -59,11 +61,11 @@ class AppendWindow(Generic[W]):
 
     @property
     def inflight(self) -> int:
-        """Entries let in whose fate the store has not reported."""
+        """Return the number of entries let in whose outcome the store has not reported."""
         return self._inflight
 
     def admit(self, base: int, count: int) -> int:
-        """OK when the entry is the next of the range and must now be stored, else the code to refuse it with."""
+        """Return OK when the entry is the next of the range and must now be stored, else the code to refuse it with."""
         if base == self.next and self._state == 0 and self._failed_at is None:
             self.next = base + count
             self._inflight += 1
@@ -83,7 +85,9 @@ class AppendWindow(Generic[W]):
         return ErrorCode.APPEND_TO_OVERTAKEN_OFFSET
 
     def commit(self, base: int, count: int) -> int:
-        """The entry is durable: the code to answer it with, or SUSPENDED, after which :meth:`park` must be called."""
+        """Note that the entry is durable; return the code to answer it with, or SUSPENDED, after which :meth:`park`
+        must be called.
+        """
         self._inflight -= 1
         if self._state == 0 and self._failed_at is None:
             if base != self.committed:
@@ -107,7 +111,7 @@ class AppendWindow(Generic[W]):
         return OK
 
     def fail(self, base: int) -> None:
-        """The entry could not be stored: it never will be, and none after it can be acknowledged."""
+        """Note that the entry could not be stored: it never will be, and none after it can be acknowledged."""
         self._inflight -= 1
         if self._failed_at is None or base < self._failed_at:
             self._failed_at = base
@@ -125,7 +129,7 @@ class AppendWindow(Generic[W]):
         self.parked[base] = (count, waiter)
 
     def take_released(self) -> list[tuple[W, int]]:
-        """Parked entries that are decided now, with their codes, in order of offset."""
+        """Return parked entries that are decided now, with their codes, in order of offset."""
         released: list[tuple[W, int]] = []
         if self._state == WindowState.CLOSING:
             return released
@@ -142,13 +146,16 @@ class AppendWindow(Generic[W]):
         return released
 
     def start_closing(self, code: int) -> None:
-        """From now on answer ``code`` to new entries; those in flight stay undecided until the next two methods."""
+        """Answer ``code`` to new entries from now on; those in flight stay undecided until :meth:`close` or
+        :meth:`reopen`.
+        """
         self._state = WindowState.CLOSING
         self._close_code = code
 
     def close(self, end: int | None = None) -> list[tuple[W, int]]:
-        """The range ends at ``end`` (the committed offset when None) for good; entries parked meanwhile come back
-        with the code of :meth:`start_closing`, as will all later ones."""
+        """End the range at ``end`` (the committed offset when None) for good; return the entries parked meanwhile with
+        the code of :meth:`start_closing`, which all later ones get too.
+        """
         self._state = WindowState.CLOSED
         if end is not None:
             self.committed = min(self.committed, end)
@@ -158,6 +165,8 @@ class AppendWindow(Generic[W]):
         return released
 
     def reopen(self) -> list[tuple[W, int]]:
-        """Closing failed and left no trace: entries parked meanwhile are decided as if it had never begun."""
+        """Undo :meth:`start_closing`, since closing failed and left no trace; return the entries parked meanwhile,
+        decided as if it had never begun.
+        """
         self._state = WindowState.OPEN
         return self.take_released()

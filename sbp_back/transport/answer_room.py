@@ -1,8 +1,8 @@
-"""Room in memory for the answers of one connection: what is being read for them, and what the client has not taken.
+"""Room in memory for the answers of one connection: reads in flight for them, and bytes that the client has not taken.
 
-See :class:`sbp_back.wire.room.Room`, whose calls come here. A fetch waits with its read until there is room, in order
-of arrival: until the connection holds less, until the budget of all connections has more, or until the next turn of the
-event loop, whichever it is that is missing.
+See :class:`sbp_back.wire.room.Room`, whose calls come here. A fetch reads once there is room, in order of arrival: when
+the connection holds less, when the budget of all connections has more, or in the next turn of the event loop, depending
+on what is missing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Holder(Protocol):
 
 
 class AnswerRoom:
-    """``limit``: bytes that the connection may hold, past which fetches wait; one alone is never too long.
-    ``next_turn`` has :meth:`grant` called in a later turn of the event loop."""
+    """Room of one connection. ``limit``: bytes that it may hold, past which fetches wait; a single answer is never too
+    long. ``next_turn`` has :meth:`grant` called in a later turn of the event loop.
+    """
 
     __slots__ = (
         "_account",
@@ -62,7 +63,7 @@ class AnswerRoom:
         self._limit = limit
         self._barrier = barrier
         self._next_turn = next_turn
-        # Fetches that wait for room: most and least bytes they can do with, and what to call then.
+        # Fetches that wait for room: most and least bytes they can use, and the callback.
         self._hopeful: deque[tuple[int, int, Callable[[], None]]] = deque()
         self._granting = False
         self._grant_scheduled = False
@@ -116,14 +117,14 @@ class AnswerRoom:
     # --- for the connection -----------------------------------------------------------------------------------------
 
     def give_back(self, holder: Holder, size: int) -> None:
-        """So much of what is reserved for a request is not needed any more, or counts as unsent now."""
+        """Release ``size`` reserved bytes of a request: they are not needed any more, or count as unsent now."""
         holder.held -= size
         self._reserved -= size
         self._account.give(Kind.READS, size)
         self.more()
 
     def holds(self, unsent: int) -> None:
-        """So many bytes of answers are there that the client has not taken."""
+        """Note that ``unsent`` bytes of answers are waiting for the client."""
         more, self._unsent = unsent - self._unsent, unsent
         if more > 0:
             self._account.take(Kind.RESPONSES, more)
@@ -131,13 +132,13 @@ class AnswerRoom:
             self._account.give(Kind.RESPONSES, -more)
 
     def more(self) -> None:
-        """The connection holds less, or may do so: whoever waits should ask again."""
+        """Have waiting fetches ask again: the connection holds less, or may do so."""
         if self._hopeful and not self._grant_scheduled and not self._granting:
             self._grant_scheduled = True
             self._loop.call_soon(self._grant_on)
 
     def grant(self) -> None:
-        """Have those that wait for room ask again, in order, as long as they get any."""
+        """Have fetches that wait for room ask again, in order, as long as they get any."""
         if self._granting or self._closed:
             return
         hopeful = self._hopeful
@@ -152,7 +153,7 @@ class AnswerRoom:
             self._wait_for_grant()
 
     def close(self) -> None:
-        """The connection has ended: nothing is unsent, and whoever waits is told."""
+        """End the room with its connection: nothing is unsent, and waiting fetches are called."""
         self._closed = True
         self.holds(0)
         self._account.close()
@@ -166,13 +167,16 @@ class AnswerRoom:
         return self._turn.is_over and least <= _LONE_BYTES
 
     def _has_room(self, most: int, least: int) -> bool:
-        """By what it holds itself: of several fetches each waits for its turn rather than be answered with little."""
+        """Return whether the connection itself has room. A fetch waits for its turn rather than be answered with
+        little.
+        """
         alone = not self._reading and not self._unsent
         return alone or self._reserved + self._unsent + max(least, min(most, self._limit)) <= self._limit
 
     def _wait_for_grant(self) -> None:
-        """Be called when there is room for whoever has waited longest. While it is the connection that has too much of
-        its own that will be when it has less; else the budget tells."""
+        """Wait for room for the fetch that has waited longest: until the connection holds less if it has too much
+        itself, else until the budget calls.
+        """
         most, least, _ = self._hopeful[0]
         if not self._has_room(most, least):
             return
@@ -187,4 +191,4 @@ class AnswerRoom:
 
 
 def _nothing() -> None:
-    """There is no turn for a connection that has ended."""
+    """Do nothing: a connection that has ended needs no turn."""

@@ -1,8 +1,7 @@
-"""Carriers: how a request reaches the one that serves it and its answer comes back.
+"""Carriers: they take a request to its server and bring its answer back.
 
 :class:`InProcessCarrier` calls a handler of the same process, the carrier of ``tcp_carrier.py`` speaks frames over a
-socket. What a caller can observe is the same for both. Everything runs on the event loop; nothing costs a task per
-request.
+socket. A caller observes no difference. Everything runs on the event loop; a request costs no task.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ class Carrier(Protocol):
     """A way to one server."""
 
     def submit(self, request: m.Request, reply: AnswerTo, timeout: float | None = None) -> None:
-        """Hands over ``request``. Requests are served in the order of submission.
+        """Hand over ``request``. Requests are served in the order of submission.
 
         ``reply`` is called exactly once on the event loop, possibly before this returns, with the response or with
         ``ConnectionLost``: the peer is gone, or ``timeout`` seconds have passed (None: the carrier's own default), and
-        whether the request took effect is unknown. A ``GoAway`` is not replied to. An answer of
-        the document's dialect that comes in several parts is the exception to "once": ``reply`` is called for each,
-        and all but the final one are a ``DocumentResponse`` with ``last`` False.
+        whether the request took effect is unknown. A ``GoAway`` is not replied to. An answer of the document's dialect
+        that comes in several parts is the exception to "once": ``reply`` is called for each, and all but the final one
+        are a ``DocumentResponse`` with ``last`` False.
         """
 
     async def call(self, request: m.Request, timeout: float | None = None) -> m.Response:
-        """The same for one request that somebody waits for. Raises ``ConnectionLost``."""
+        """Submit a request and return its response. Raises ``ConnectionLost``."""
         return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
-        """Answers what is in flight with ``ConnectionLost``, as it does everything submitted later. Idempotent."""
+        """Close the carrier: requests in flight, and later ones, are answered with ``ConnectionLost``. Idempotent."""
 
 
 class TimedCall:
-    """Something that waits for an answer, at most until ``deadline`` on the loop's clock."""
+    """A request in flight, which waits for its answer until ``deadline`` at most, on the loop's clock."""
 
     __slots__ = ("_barrier", "_reply", "deadline")
 
@@ -54,7 +53,7 @@ class TimedCall:
         self.deadline = deadline
 
     def reply(self, answer: Answer) -> None:
-        """Never raises: a caller's defect is its own affair."""
+        """Deliver the answer. Never raises: a defect of the caller must not affect others."""
         try:
             self._reply(answer)
         except Exception as error:  # noqa: BLE001 - logged and counted there
@@ -62,13 +61,13 @@ class TimedCall:
 
 
 def time_out(calls: Iterable[TimedCall]) -> None:
-    """Tell them that their time is up."""
+    """Answer these calls with a time-out."""
     for call in calls:
         call.reply(ConnectionLost("no answer in time"))
 
 
 def _nobody(response: m.Response) -> None:
-    """Nobody waits for it."""
+    """Ignore the response."""
 
 
 class InProcessCarrier(Carrier):
@@ -115,7 +114,7 @@ class InProcessCarrier(Carrier):
             answered(m.SystemErrorResponse(DEFECT))
 
     def tell(self, request: m.Request) -> None:
-        """Hands over a request whose answer nobody needs: what is in this process cannot be lost on its way."""
+        """Hand over a request whose answer is not needed: in one process it cannot be lost."""
         if self._closed:
             return
         try:

@@ -1,5 +1,6 @@
-"""Serves a handler to TCP clients in one dialect; what one connection does is in
-:mod:`sbp_back.transport.connection`."""
+"""Listener that serves a handler to TCP clients in one dialect; its connections are in
+:mod:`sbp_back.transport.connection`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from sbp_back.transport.handler import Handler
 from sbp_back.wire.base import Dialect
 from sbp_back.wire.frame import receive_buffer
 
-#: How long a peer may take to begin with TLS, and to end it, before its connection is cut.
+#: Seconds that a peer may take to begin TLS, and to end it, before its connection is cut.
 HANDSHAKE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 2.0
 
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Listener:
-    """``handler`` at ``host``:``port`` (0: the system chooses a port, see :attr:`address`).
+    """Listener for ``handler`` at ``host``:``port`` (0: the system chooses a port, see :attr:`address`).
 
     ``budget`` bounds what the connections of all listeners that share it hold together; without one it has its own, of
     ``options.memory_bytes``.
@@ -59,7 +60,7 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port it listens at. Raises ``RuntimeError`` before :meth:`start`."""
+        """Return the host and port it listens at. Raises ``RuntimeError`` before :meth:`start`."""
         if self._address is None:
             raise RuntimeError("the listener was not started")
         return self._address
@@ -69,7 +70,7 @@ class Listener:
         return len(self._connections)
 
     async def start(self) -> None:
-        """Raises ``OSError`` when the address cannot be bound."""
+        """Start listening. Raises ``OSError`` when the address cannot be bound."""
         loop = self._loop = asyncio.get_running_loop()
         budget = self._budget or MemoryBudget(self._options.memory_bytes, loop.call_soon)
         buffer = receive_buffer()
@@ -96,7 +97,7 @@ class Listener:
         return min(times) / 4 if times else 0.0
 
     async def drain(self) -> None:
-        """Accept no more, say GOAWAY, answer what is under way, and close; takes ``drain_seconds`` at most."""
+        """Accept no more, say GOAWAY, answer requests in flight, and close; takes ``drain_seconds`` at most."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -109,7 +110,7 @@ class Listener:
         await self.close()
 
     async def close(self) -> None:
-        """Cut everything at once. Idempotent."""
+        """Cut all connections at once. Idempotent."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
@@ -121,7 +122,7 @@ class Listener:
         await self._empty.wait()
 
     def admit(self, connection: Connection) -> bool:
-        """For a new connection: False when there are too many."""
+        """Admit a new connection; return False when there are too many."""
         if len(self._connections) >= self._options.max_connections:
             logger.warning("connection refused: there are %d already", len(self._connections))
             return False
@@ -135,7 +136,7 @@ class Listener:
             self._empty.set()
 
     def _sweep(self) -> None:
-        # One timer for all: connections are many, and closing one a little late harms nobody.
+        # One timer for all: connections are many, and closing one a little late does no harm.
         assert self._loop is not None
         self._sweep_timer = self._loop.call_later(self._sweep_seconds, self._sweep)
         now = self._loop.time()

@@ -1,8 +1,8 @@
-"""Dialect sbp-0.2: elastic-stream v0.2.2 to HEAD, and what our own client speaks (docs/protocols/sbp.md, "Tables").
+"""Dialect sbp-0.2: spoken by elastic-stream v0.2.2 to HEAD and by our own client (docs/protocols/sbp.md, "Tables").
 
 The tables are declared below. The messages of the append and fetch paths have, besides their declaration, a fixed
-layout of their own that is packed by one ``struct`` call and recognised by its constant bytes; whatever does not look
-like that goes through the declared table.
+layout of their own that one ``struct`` call packs, and that is recognised by its constant bytes; any other layout goes
+through the declared table.
 """
 
 from __future__ import annotations
@@ -73,14 +73,18 @@ APPEND_RESULT = Table(m.AppendResult, Sub("status", STATUS, required=True), i64(
 
 
 class AppendHeader(msgspec.Struct):
-    """``confirmed`` is ours: what :class:`~sbp_back.wire.model.AppendRequest` has, 20 bytes each, little-endian."""
+    """Header of an APPEND request. ``confirmed`` is ours: see :class:`~sbp_back.wire.model.AppendRequest`; 20 bytes
+    each, little-endian.
+    """
 
     timeout_ms: int = 0
     confirmed: bytes = b""
 
 
 class AdoptHeader(msgspec.Struct):
-    """``ends`` are what :class:`~sbp_back.wire.model.AdoptServerRequest` has, 20 bytes each, little-endian."""
+    """Header of an ADOPT_SERVER request. ``ends``: see :class:`~sbp_back.wire.model.AdoptServerRequest`; 20 bytes each,
+    little-endian.
+    """
 
     server_id: int = -1
     by: int = -1
@@ -255,7 +259,9 @@ class DialectV02:
         return response
 
     def payload_crc(self, message: m.Request | m.Response) -> int:
-        """The payload of one entry is the entry itself, so its CRC serves for frame, store and the way back."""
+        """Return the CRC of a single entry: the payload is the entry itself, so its CRC serves for frame, store and the
+        way back.
+        """
         if isinstance(message, m.AppendRequest | m.FetchResponse) and len(message.entries) == 1:
             return entry_crc(message.entries[0])
         return -1
@@ -296,7 +302,7 @@ _FETCH_REQUEST = Struct("<24sqqiIii24sqqqqibb2x")
 
 
 def pack_append_request(timeout_ms: int, confirmed: Sequence[tuple[int, int, int]] = ()) -> bytes:
-    """Header of an APPEND request."""
+    """Encode the header of an APPEND request."""
     if confirmed:
         told = b"".join([_CONFIRMED.pack(*one) for one in confirmed])
         return REQUESTS[m.Opcode.APPEND].write(AppendHeader(timeout_ms, told))
@@ -304,7 +310,7 @@ def pack_append_request(timeout_ms: int, confirmed: Sequence[tuple[int, int, int
 
 
 def unpack_append_request(header: Buffer) -> tuple[int, Sequence[tuple[int, int, int]]]:
-    """``timeout_ms`` and ``confirmed`` of an APPEND request's header. Raises ``DecodeError``."""
+    """Decode ``timeout_ms`` and ``confirmed`` of an APPEND request's header. Raises ``DecodeError``."""
     if len(header) == _APPEND_REQUEST.size:
         fixed, timeout_ms = _APPEND_REQUEST.unpack(header)
         if fixed == _APPEND_REQUEST_FIXED:
@@ -316,14 +322,14 @@ def unpack_append_request(header: Buffer) -> tuple[int, Sequence[tuple[int, int,
 
 
 def pack_adopt_request(request: m.AdoptServerRequest) -> bytes:
-    """Header of an ADOPT_SERVER request."""
+    """Encode the header of an ADOPT_SERVER request."""
     ends = b"".join([_END.pack(*one) for one in request.ends])
     header = AdoptHeader(request.server_id, request.by, ends, request.last, request.timeout_ms)
     return REQUESTS[m.Opcode.ADOPT_SERVER].write(header)
 
 
 def unpack_adopt_request(header: Buffer) -> m.AdoptServerRequest:
-    """The reverse of :func:`pack_adopt_request`. Raises ``DecodeError``."""
+    """Undo :func:`pack_adopt_request`. Raises ``DecodeError``."""
     read: AdoptHeader = REQUESTS[m.Opcode.ADOPT_SERVER].read(_request_header(header))
     if len(read.ends) % _END.size:
         raise DecodeError(f"{len(read.ends)} bytes of ends are no whole number of ranges")
@@ -332,7 +338,7 @@ def unpack_adopt_request(header: Buffer) -> m.AdoptServerRequest:
 
 
 def pack_fetch_request(request: m.FetchRequest) -> bytes:
-    """Header of a FETCH request; without the range's servers, which the one being asked has no use for."""
+    """Encode the header of a FETCH request; without the range's servers, which the receiver does not use."""
     wanted = request.range
     return _FETCH_REQUEST.pack(
         _FETCH_FIXED,
@@ -354,7 +360,7 @@ def pack_fetch_request(request: m.FetchRequest) -> bytes:
 
 
 def unpack_fetch_request(header: Buffer) -> m.FetchRequest:
-    """The reverse of :func:`pack_fetch_request`, for any layout. Raises ``DecodeError``."""
+    """Undo :func:`pack_fetch_request`, for any layout. Raises ``DecodeError``."""
     if len(header) == _FETCH_REQUEST.size:
         (
             fixed,
@@ -389,7 +395,7 @@ _FETCH_NOTHING_NEW = _pack_fetch_status(ErrorCode.NO_NEW_RECORD)
 
 
 def pack_fetch_response(response: m.FetchResponse) -> bytes:
-    """Header of a FETCH response; its entries are the payload."""
+    """Encode the header of a FETCH response; its entries are the payload."""
     status = response.status
     if not response.throttle_ms and not status.message and not status.detail and not response.objects:
         if status.code == m.OK:
@@ -400,7 +406,7 @@ def pack_fetch_response(response: m.FetchResponse) -> bytes:
 
 
 def unpack_fetch_response(header: Buffer) -> m.FetchResponse:
-    """A FETCH response without its entries. Raises ``DecodeError``."""
+    """Decode a FETCH response without its entries. Raises ``DecodeError``."""
     if header == _FETCH_OK:
         return m.FetchResponse()
     response: m.FetchResponse = RESPONSES[m.Opcode.FETCH].read(bytes(header))
@@ -418,9 +424,9 @@ _COUNT = Struct("<I")
 
 @lru_cache(maxsize=128)
 def _append_template(count: int) -> tuple[bytes, int, int]:
-    """Header for ``count`` successes with timestamps 0, and where its results start and end.
+    """Return the header for ``count`` successes with timestamps 0, and where its results start and end.
 
-    A pure function of ``count``; remembered because building it costs more than everything else in an answer.
+    A pure function of ``count``; cached because building it costs more than everything else in an answer.
     """
     first = _COUNT_AT + 4 + 4 * count
     first += -first % 8
@@ -440,7 +446,7 @@ def _append_template(count: int) -> tuple[bytes, int, int]:
 
 
 def pack_append_response(response: m.AppendResponse) -> bytes:
-    """Header of an APPEND response."""
+    """Encode the header of an APPEND response."""
     results = response.results
     count = len(results)
     if not 0 < count <= _MAX_TEMPLATE or response.throttle_ms or not _plain(response.status):
@@ -457,7 +463,7 @@ def pack_append_response(response: m.AppendResponse) -> bytes:
 
 
 def unpack_append_response(header: Buffer) -> m.AppendResponse:
-    """The reverse of :func:`pack_append_response`, for any layout. Raises ``DecodeError``."""
+    """Undo :func:`pack_append_response`, for any layout. Raises ``DecodeError``."""
     if len(header) > _COUNT_AT + 4:
         (count,) = _COUNT.unpack_from(header, _COUNT_AT)
         if 0 < count <= _MAX_TEMPLATE and 0 <= len(header) - (_RESULT_BYTES + 4) * count - _COUNT_AT - 4 <= 20:

@@ -1,7 +1,7 @@
-"""Looks out for what other writers append to streams that are written here, while nothing of ours goes there.
+"""Follower of other writers' appends to streams that are written here, while they get no appends of ours.
 
-One FETCH asks a range server for all streams that are quiet and waits there: it answers for each as data arrives.
-Streams that we append to need no watching, the offsets of our own batches tell.
+One FETCH asks a range server for all quiet streams and waits there: it answers for each as data arrives. Streams with
+appends of ours need no watching: the offsets of our own batches show other writers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _MOST_STREAMS = 4096
 
 
 class FollowOptions(Struct):
-    """Seconds. ``quiet``: since our last append, or the opening, until a stream is watched; ``wait``: of one request;
-    ``pause``: until the next one."""
+    """Times in seconds. ``quiet``: since our last append, or the opening, until a stream is watched; ``wait``: of one
+    request; ``pause``: until the next one.
+    """
 
     quiet: float = 1.0
     wait: float = 5.0
@@ -31,7 +32,9 @@ class FollowOptions(Struct):
 
 
 class Follower:
-    """``writers`` gives all writers, ``channel_of`` the way to the server of a stream's last range, if there is one."""
+    """Watches quiet streams. ``writers`` returns all writers, ``channel_of`` the channel to the server of a stream's
+    last range, if there is one.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Idempotent."""
+        """Start watching. Idempotent."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -65,7 +68,7 @@ class Follower:
         try:
             await self._watch(channel, writers)
         except Exception as error:  # noqa: BLE001 - logged and counted there
-            # One strange answer must not end the watch for good, nor that of other servers now.
+            # An unexpected answer must not end the watch for good, nor that of other servers now.
             self._barrier.caught("following streams", error)
 
     def _quiet(self) -> dict[DocumentChannel, list[DocumentWriter]]:

@@ -1,7 +1,7 @@
 """Streams of a backend that speaks only the document: created, written, read and trimmed.
 
-The counterpart of :class:`sbp_back.client.client.Client`, for somebody who is content with what the document has: there
-are no epochs, so opening a stream keeps nobody else from appending to it.
+The counterpart of :class:`sbp_back.client.client.Client` with the document's abilities: there are no epochs, so opening
+a stream does not keep other clients from appending to it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _CATCH_UP_BYTES = 4 * 1024 * 1024
 
 
 class StreamsOptions(Struct):
-    """Seconds: ``append_timeout`` and ``fetch_timeout`` of one request, ``open_timeout`` until the opening of a stream
-    is given up, ``patience`` until a batch is whose server stays away."""
+    """Times in seconds: ``append_timeout`` and ``fetch_timeout`` of one request, ``open_timeout`` until the opening of
+    a stream is given up, ``patience`` until a batch is given up whose server does not answer.
+    """
 
     control: ControlOptions = field(default_factory=ControlOptions)
     append_timeout: float = 15.0
@@ -62,13 +63,14 @@ def _ignored(stream_id: int, entries: list[Entry]) -> None:
 
 
 def connect_streams(addresses: str, connecting: Connecting) -> tuple[DocumentStreams, PdCarrier]:
-    """Streams behind the placement drivers at ``addresses``, and the way there. Of the options the times are taken.
-    Raises ``ValueError`` for addresses that are none."""
+    """Return streams behind the placement drivers at ``addresses``, and the carrier there. Only the times of the
+    options are used. Raises ``ValueError`` for invalid addresses.
+    """
     tcp, barrier, options = connecting.tcp, connecting.barrier, connecting.options
     pd = pd_carrier(addresses, V01, tcp, connecting.introduce, barrier)
 
     def connect(server: RangeServerInfo) -> Carrier:
-        # It is placement driver and range server in one: nobody is asked who he is.
+        # The server is placement driver and range server in one, so its identity is not checked.
         return TcpCarrier(*parse_address(server.advertise_addr), V01, tcp, barrier=barrier)
 
     times = StreamsOptions(
@@ -82,11 +84,12 @@ def connect_streams(addresses: str, connecting: Connecting) -> tuple[DocumentStr
 
 
 class DocumentStreams:
-    """``pd`` leads to the document's placement driver, ``connect`` to a range server it names; both are closed with it.
+    """Client of the streams. ``pd`` leads to the document's placement driver, ``connect`` to a range server it names;
+    both are closed with it.
 
-    ``overtaken`` is told what another writer has appended to a stream that is written here: before the next batch of
-    ours is acknowledged, and within some seconds when there is none (:mod:`.follower`). Errors are ``SbpError``;
-    ``ConnectionLost`` when a server did not answer.
+    ``overtaken`` is called with entries that another writer has appended to a stream that is written here: before the
+    next batch of ours is acknowledged, and within some seconds when there is none (:mod:`.follower`). Errors are
+    ``SbpError``; ``ConnectionLost`` when a server did not answer.
     """
 
     def __init__(
@@ -111,16 +114,16 @@ class DocumentStreams:
         )
 
     def attach(self, logs: Logs) -> None:
-        """Have the partition logs of a node told what others append to their streams."""
+        """Have the partition logs of a node hear of other writers' appends to their streams."""
         self.overtaken = lambda stream_id, entries: logs.overtaken(stream_id, unwrapped(entries))
 
     @property
     def pd(self) -> DocumentClient:
-        """The placement driver."""
+        """Return the client of the placement driver."""
         return self._pd
 
     async def close(self) -> None:
-        """Answers everything under way with ``ConnectionLost``. Idempotent."""
+        """Close everything; requests in flight are answered with ``ConnectionLost``. Idempotent."""
         for writer in list(self._writers.values()):
             writer.fail(ConnectionLost("the client is closed"))
         await self._follower.close()
@@ -132,18 +135,19 @@ class DocumentStreams:
     # --- streams ----------------------------------------------------------------------------------------------------
 
     async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo:
-        """A new stream; every replica acknowledges, the document knows no other count. After ``ConnectionLost`` there
-        may be one that nobody knows of."""
+        """Create a stream; every replica acknowledges, the document knows no other count. After ``ConnectionLost`` a
+        stream may exist whose id nobody knows.
+        """
         created = await self._pd.create_stream(replica, retention_ms)
         self._ranges[created.stream.stream_id] = [created.range]
         return created.stream.as_info()
 
     async def describe_stream(self, stream_id: int) -> StreamInfo:
-        """Raises ``SbpError`` 1404 when there is no such stream."""
+        """Return the stream's description. Raises ``SbpError`` 1404 when there is no such stream."""
         return (await self._repeatedly(lambda: self._pd.describe_stream(stream_id))).as_info()
 
     async def list_ranges(self, stream_id: int) -> list[RangeInfo]:
-        """The ranges of a stream in order, asked for anew; none for a stream that does not exist."""
+        """Ask for the ranges of a stream and return them in order; none for a stream that does not exist."""
         try:
             ranges = await self._list(stream_id)
         except SbpError as error:
@@ -153,7 +157,7 @@ class DocumentStreams:
         return [_range_info(known) for known in ranges]
 
     async def delete_stream(self, stream_id: int) -> None:
-        """Deletes the stream and its data. Raises ``SbpError`` 1404 when there is no such stream."""
+        """Delete the stream and its data. Raises ``SbpError`` 1404 when there is no such stream."""
         await self._repeatedly(lambda: self._pd.delete_stream(stream_id))
         self._ranges.pop(stream_id, None)
         writer = self._writers.pop(stream_id, None)
@@ -161,13 +165,13 @@ class DocumentStreams:
             writer.fail(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} was deleted"))
 
     async def trim(self, stream_id: int, min_offset: int) -> int:
-        """Gives up everything below ``min_offset``; returns the stream's start offset. Batches are kept whole."""
+        """Give up everything below ``min_offset``; return the stream's start offset. Batches are kept whole."""
         await self._repeatedly(lambda: self._pd.trim_stream(stream_id, min_offset))
         ranges = await self._list(stream_id)
         return ranges[0].start if ranges else 0
 
     async def _repeatedly(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """For what does no harm when it is done twice."""
+        """Call ``ask`` until it succeeds or fails for good; it must be harmless to repeat."""
         return await repeatedly(ask, self._options.control)
 
     async def _list(self, stream_id: int) -> list[DocumentRange]:
@@ -179,12 +183,12 @@ class DocumentStreams:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def open(self, stream_id: int, epoch: int) -> DocumentWriter:
-        """A writer of the stream. ``epoch`` goes with it and means nothing to the server: a writer elsewhere may go on
-        appending. One of this client is shut out.
+        """Return a writer of the stream. ``epoch`` is kept with it and unknown to the server: a writer elsewhere may go
+        on appending. An earlier writer of this client is fenced.
 
-        What was under way when the stream was last written is decided here: the range is sealed, so a batch that was
-        being stored is either below the end or refused. Raises ``SbpError`` 1404 for an unknown stream,
-        ``ConnectionLost`` when it takes longer than it may.
+        Opening decides the appends that were in flight: it seals the range, so a batch that was being stored is either
+        below the end or refused. Raises ``SbpError`` 1404 for an unknown stream, ``ConnectionLost`` after
+        ``open_timeout``.
         """
         async with opening(stream_id, self._options.open_timeout):
             return await self._open(stream_id, epoch)
@@ -206,7 +210,7 @@ class DocumentStreams:
         return writer
 
     async def seal(self, stream_id: int, epoch: int) -> int:
-        """Decides what was under way, shuts this client's writer out, and tells where the stream ends now.
+        """Decide the appends in flight, fence this client's writer, and return where the stream ends now.
 
         The document knows no end of a stream: other clients can append behind it (docs/sbp.md).
         """
@@ -216,7 +220,7 @@ class DocumentStreams:
         return await self.take(stream_id)
 
     async def take(self, stream_id: int) -> int:
-        """Ends the stream's last range and has it continue in one that takes appends; returns the next offset."""
+        """End the stream's last range and have it continue in one that takes appends; return the next offset."""
         ranges = await self._list(stream_id)
         return await self._continue(stream_id, ranges[-1] if ranges else None)
 
@@ -230,7 +234,7 @@ class DocumentStreams:
         return opened.next
 
     async def between(self, stream_id: int, start: int, end: int) -> list[Entry]:
-        """The entries that fill [start, end). Raises ``SbpError``."""
+        """Return the entries that fill [start, end). Raises ``SbpError``."""
         found: list[Entry] = []
         while start < end:
             ask = partial(self.fetch_stored, stream_id, start, _CATCH_UP_BYTES, limit=end)
@@ -242,7 +246,7 @@ class DocumentStreams:
         return found
 
     def append(self, stream_id: int, batch: Buffer, done: AppendDone) -> None:
-        """For writers: has the stream's range server store a batch."""
+        """Have the stream's range server store a batch. For writers."""
         channel = self._channel_of(stream_id)
         if channel is None:
             error = ConnectionLost(f"there is no way to the range server of stream {stream_id}")
@@ -253,11 +257,11 @@ class DocumentStreams:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
-        """Only the servers know."""
+        """Return None: only the servers know."""
         return None
 
     def gathering(self) -> Gathering | None:
-        """The servers are elsewhere."""
+        """Return None: the servers are elsewhere."""
         return None
 
     @property
@@ -268,12 +272,13 @@ class DocumentStreams:
         raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, self.cannot_replace)
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int] | None:
-        """The servers are elsewhere."""
+        """Return None: the servers are elsewhere."""
         return None
 
     def fetch(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, *, limit: int = -1) -> None:
-        """Batches from the one that contains ``offset`` as their writers made them, about ``max_bytes`` bytes but at
-        least one; none at the stream's end. Errors are those of :meth:`fetch_stored`."""
+        """Fetch batches from the one that contains ``offset`` as their writers made them, about ``max_bytes`` bytes but
+        at least one; none at the stream's end. Errors are those of :meth:`fetch_stored`.
+        """
 
         def fetched(answer: list[Entry] | SbpError) -> None:
             if not isinstance(answer, SbpError):
@@ -287,7 +292,7 @@ class DocumentStreams:
         self.fetch_stored(stream_id, offset, max_bytes, fetched, limit=limit)
 
     def fetch_stored(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, *, limit: int = -1) -> None:
-        """The document's batches from the one that contains ``offset``, as entries.
+        """Fetch the document's batches from the one that contains ``offset``, as entries.
 
         Only those that begin below ``limit`` (-1: all) are returned. ``done`` is called once, possibly before this
         returns. Errors: 1463 below the stream's start (``Reclaimed`` where a server of ours says so), 1461 beyond its
@@ -308,7 +313,7 @@ class DocumentStreams:
         self._fetch_from(ranges, stream_id, offset, max_bytes, fetched)
 
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]:
-        """The same, awaited. Raises ``SbpError``."""
+        """Fetch as :meth:`fetch` does, and return the entries. Raises ``SbpError``."""
         return await awaited(lambda settle: self.fetch(stream_id, offset, max_bytes, settle, limit=limit))
 
     async def _fetch_anew(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, limit: int) -> None:
@@ -331,7 +336,7 @@ class DocumentStreams:
         self._fetch_from(ranges, stream_id, offset, max_bytes, fetched)
 
     async def _list_once(self, stream_id: int) -> list[DocumentRange]:
-        """All who want the ranges of one stream at a time share one request."""
+        """List the ranges of a stream; concurrent calls for one stream share one request."""
         listing = self._listing.get(stream_id)
         if listing is None:
 
@@ -349,7 +354,7 @@ class DocumentStreams:
         if not ranges:
             done(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} has no ranges"))
             return
-        # Below the first range its server says what is wrong.
+        # Below the first range, let its server report the error.
         position = max(0, place_of(ranges, offset))
         try:
             channel = self._channel(ranges[position])
@@ -361,7 +366,7 @@ class DocumentStreams:
     # --- own --------------------------------------------------------------------------------------------------------
 
     def _channel_of(self, stream_id: int) -> DocumentChannel | None:
-        """The way to the server of a stream's last range, if one is known."""
+        """Return the channel to the server of a stream's last range, if one is known."""
         ranges = self._ranges.get(stream_id)
         try:
             return self._channel(ranges[-1]) if ranges else None
@@ -369,7 +374,9 @@ class DocumentStreams:
             return None
 
     def _channel(self, known: DocumentRange) -> DocumentChannel:
-        """The way to the primary server of a range. Raises ``ConnectionLost`` when its address is of no use."""
+        """Return the channel to the primary server of a range. Raises ``ConnectionLost`` when its address is
+        invalid.
+        """
         servers = [replica.server for replica in known.servers if replica.server is not None and replica.is_primary]
         servers = servers or [replica.server for replica in known.servers if replica.server is not None]
         if not servers:

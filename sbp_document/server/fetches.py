@@ -1,4 +1,4 @@
-"""FETCH of sbp-v0.1: several streams in one frame, each answered as soon as there is something to say of it."""
+"""FETCH of sbp-v0.1: several streams in one frame, each answered as soon as it has a result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Fetches:
 
     @property
     def waiting(self) -> int:
-        """Requests that are not answered in full."""
+        """Return the number of requests that are not answered in full."""
         return len(self._waiting)
 
     def handle(self, request: FetchBatchRequest, reply: Reply) -> None:
@@ -59,7 +59,7 @@ class Fetches:
             call.flush()
 
     def _start_some(self, call: _Call, first: int, min_bytes: int, wait: int) -> None:
-        """A request may ask for thousands of streams: so many in a turn of the loop."""
+        """Start some of a request's fetches in each turn of the loop: it may ask for thousands of streams."""
         items = call.items
         after = min(first + _STARTED_IN_A_TURN, len(items))
         for position in range(first, after):
@@ -84,7 +84,7 @@ class Fetches:
             fetch()
             return
 
-        # Of a stream that does not exist the client would wait for a first range until the time is up.
+        # Check that the stream exists: the client would wait for its first range until the time is up.
         def described(answer: Answer) -> None:
             if isinstance(answer, SbpError):
                 call.fetched(position, answer)
@@ -103,7 +103,7 @@ class Fetches:
         self._waiting.discard(call)
 
     def stop_waiting(self) -> None:
-        """Answer everything that waits with nothing, and let no request wait any more: the server shuts down."""
+        """Answer every waiting fetch with nothing, and let no request wait any more: the server shuts down."""
         self._stopping = True
         for call in list(self._waiting):
             call.give_up()
@@ -143,7 +143,7 @@ class _Call(Parts[FetchItemResult]):
             if not self._fetches.barrier.call("writing a batch", _fill, result, answer):
                 result = FetchItemResult(item.stream_id, item.request_index, DEFECT)
             if self.room is not None:
-                # Entries are told without what the store wraps them in, or with a batch around them.
+                # The result has other bytes than the entries: without the store's prefix, or with a batch around them.
                 self.room.settle(0, result.size - sum(entry.size for entry in answer))
         size = result.size + _RESULT_BYTES + 2 * len(result.status.message)
         if self._results and self._size + size > _FRAME_BYTES:
@@ -165,8 +165,9 @@ class _Call(Parts[FetchItemResult]):
 
 
 def _fill(result: FetchItemResult, entries: list[Entry]) -> None:
-    """At least one batch, and what more a frame holds: a fetch that goes on into the stream's next range takes at least
-    one batch from there, however long that is."""
+    """Fill a result with at least one batch, and more as far as a frame holds. A fetch that goes on into the stream's
+    next range reads at least one batch from there, however long that is.
+    """
     parts: list[Buffer] = []
     size = count = 0
     for entry in entries:

@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 class Parts(Generic[R]):
-    """Results of one request that wait to be told. Whoever inherits counts what is missing: the last frame says so."""
+    """Results of one request that wait to be sent. A subclass counts what is missing, and marks the last frame."""
 
     __slots__ = ("_reply", "_results", "_scheduled")
 
@@ -21,7 +21,7 @@ class Parts(Generic[R]):
         self._scheduled = False
 
     def tell(self, result: R, *, last: bool) -> None:
-        """At once if it is the last one, else with those that come in this turn."""
+        """Send a result: at once if it is the last one, else with the others of this turn."""
         self._results.append(result)
         if last:
             self.flush()
@@ -30,7 +30,7 @@ class Parts(Generic[R]):
             asyncio.get_running_loop().call_soon(self._tick)
 
     def flush(self) -> None:
-        """Reply with ``_results``, of which none is left."""
+        """Reply with ``_results``, and empty it."""
         raise NotImplementedError
 
     def _tick(self) -> None:

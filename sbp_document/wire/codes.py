@@ -1,7 +1,7 @@
-"""Status codes of the document and the codes of sbp-0.2 that we work with inside (docs/protocols/sbp.md, "Status
-codes").
+"""Translation between the document's status codes and the codes of sbp-0.2 that we use inside (docs/protocols/sbp.md,
+"Status codes").
 
-The document has five codes. What has no code there travels as UNKNOWN, with the number and name of the other dialect at
+The document has five codes. A code that it lacks travels as UNKNOWN, with the number and name of the other dialect at
 the head of the message: ``1460 RANGE_ALREADY_SEALED: ...``. So nothing is lost between two of ours, and a foreign
 client has a text that can be looked up.
 """
@@ -34,7 +34,7 @@ _INVALID = frozenset(
     }
 )
 
-# What a bare document code stands for inside, when its message names no other.
+# Our code for a bare document code, when its message names no other.
 _PLAIN: dict[int, int] = {
     DocumentCode.NONE: OK,
     DocumentCode.UNKNOWN: ErrorCode.RS_INTERNAL_SERVER_ERROR,
@@ -48,7 +48,7 @@ _NAMELESS = "CODE"
 
 
 def document_code(code: int) -> int:
-    """The document's code for one of ours."""
+    """Return the document's code for one of ours."""
     if code in (OK, ErrorCode.NO_NEW_RECORD):
         return DocumentCode.NONE
     if code in _INVALID:
@@ -61,7 +61,7 @@ def document_code(code: int) -> int:
 
 
 def to_wire(status: Status) -> Status:
-    """``status`` with the document's code; an empty fetch (1204) is no error in it."""
+    """Translate ``status`` to the document's code; an empty fetch (1204) is no error there."""
     code = document_code(status.code)
     if code == DocumentCode.NONE:
         return Status(code, status.message if status.code == OK else "", status.detail)
@@ -71,7 +71,7 @@ def to_wire(status: Status) -> Status:
 
 
 def from_wire(status: Status) -> Status:
-    """The reverse; a code that is none of the document's is kept, it comes from a peer of another dialect."""
+    """Undo :func:`to_wire`; a code that the document does not have is kept: it comes from a peer of another dialect."""
     plain = _PLAIN.get(status.code)
     if plain is None:
         return status

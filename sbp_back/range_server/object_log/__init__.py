@@ -1,6 +1,6 @@
-"""A range server's log as numbered objects in a store that can put one if there is none (docs/design.md, "More than one
-machine"; docs/storage.md, "Objects").
+"""A range server's log as numbered objects in a store with put-if-absent (docs/design.md, "More than one machine";
+docs/storage.md, "Objects").
 
-What decides what counts is sans-IO: ``content``, ``writer``, ``takeover``; the tests of this room play it against
-faults. ``object_store`` puts it to use.
+The modules that decide what counts are sans-IO: ``content``, ``writer``, ``takeover``; the tests of this package play
+them against faults. ``object_store`` uses them.
 """

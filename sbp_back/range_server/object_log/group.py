@@ -1,10 +1,11 @@
-"""The body of a group's object: where it lies in the log, its record headers, then the bodies. Little-endian::
+"""The body of a group's object: its place in the log, its record headers, then the bodies. Little-endian::
 
     u64 base and u64 bytes of the segment | u32 position in it | u32 number of records
     u32 CRC-32 of all these and the record headers
     record headers, 56 bytes each, and bodies, as in a group on disk (docs/storage.md)
 
-The headers come first, so that an index is made of the beginnings of objects. Each has the length and CRC of its body.
+The headers come first, so that an index can be made from the beginnings of objects. Each has the length and CRC of its
+body.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BEFORE_RECORDS = HEAD_BYTES + _HEAD.size + _CRC.size
 
 
 def group_bytes(records: int, body_bytes: int) -> int:
-    """Bytes of the whole object."""
+    """Return the bytes of the whole object."""
     return BEFORE_RECORDS + RECORD_BYTES * records + body_bytes
 
 
@@ -41,15 +42,16 @@ class ObjectGroup(Value):
 
     @property
     def body_at(self) -> int:
-        """Position of the first body in the segment."""
+        """Return the position of the first body in the segment."""
         return self.position + BEFORE_RECORDS + RECORD_BYTES * len(self.records)
 
 
 def encode_object(
     base: int, segment_bytes: int, position: int, records: list[bytes], bodies: list[Buffer]
 ) -> bytearray:
-    """An object with room for its head, and the body of a group that lies at ``position`` of the segment with ``base``
-    and ``segment_bytes``. The bodies are copied once."""
+    """Encode an object with room for its head, and the body of a group that lies at ``position`` of the segment with
+    ``base`` and ``segment_bytes``. The bodies are copied once.
+    """
     headers = b"".join(records)
     head = _HEAD.pack(base, segment_bytes, position, len(records))
     crc = _CRC.pack(crc32(headers, crc32(head)))
@@ -57,13 +59,14 @@ def encode_object(
 
 
 def records_end(start: Buffer) -> int:
-    """Bytes of an object that have to be there to decode its group, of which ``start`` has at least
-    :data:`BEFORE_RECORDS`."""
+    """Return how many bytes of an object are needed to decode its group; ``start`` has at least :data:`BEFORE_RECORDS`
+    of them.
+    """
     return BEFORE_RECORDS + RECORD_BYTES * int(_HEAD.unpack_from(start, HEAD_BYTES)[3])
 
 
 def decode_group(start: Buffer, size: int) -> ObjectGroup:
-    """The group of an object of ``size`` bytes that begins with ``start``. Raises ``DecodeError``."""
+    """Decode the group of an object of ``size`` bytes that begins with ``start``. Raises ``DecodeError``."""
     if len(start) < BEFORE_RECORDS:
         raise DecodeError("the group is cut short")
     base, segment_bytes, position, count = _HEAD.unpack_from(start, HEAD_BYTES)

@@ -16,7 +16,7 @@ _parts = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
 class Sealed(Generic[T]):
-    """Values of ``kind``, which errors call ``what``; versions up to ``newest`` are read."""
+    """Codec of values of ``kind``, which errors call ``what``; versions up to ``newest`` are read."""
 
     __slots__ = ("_decoder", "_newest", "_what")
 
@@ -30,7 +30,7 @@ class Sealed(Generic[T]):
         return crc32(body).to_bytes(4, "big") + body
 
     def decode(self, data: Buffer) -> T:
-        """Raises DecodeError."""
+        """Decode a value. Raises DecodeError."""
         view = memoryview(data)
         if len(view) < 4 or crc32(view[4:]) != int.from_bytes(view[:4], "big"):
             raise DecodeError(f"{self._what} is damaged")

@@ -1,25 +1,25 @@
-"""Ending somebody else's log of objects, and knowing its end, in one step. Sans-IO.
+"""Takeover of another server's log of objects: ends the log and finds its end, in one step. Sans-IO.
 
-An empty fence is put at the first number that is missing, if there is none. If there is one after all, it is tried at
-the next number. Once a fence is there,
+The caller puts an empty fence at the first missing number, if absent. If an object is there after all, it tries the
+next number. Once a fence is there,
 
 * its incarnation can acknowledge nothing from there on, since it acknowledges a group only when all before it are
   there, and the fence's number is taken for ever;
-* all that it has acknowledged lies below, since what was acknowledged was there, and stays: numbers from ``first`` on
-  are deleted by nobody before the end of this log is written down;
-* it does not matter how old the listing was from which the first try came: a number that was thought to be missing and
-  is not is passed over. What a listing shows is passed over untried only where its size says that it is a group: behind
-  a fence that somebody else has put there may be groups that do not count.
+* everything that it has acknowledged lies below, since acknowledged objects exist, and stay: nobody deletes numbers
+  from ``first`` on before the end of this log is written down;
+* the age of the listing that gave the first number does not matter: a number wrongly taken for missing is passed over.
+  A listed number is passed over untried only where its size shows that it is a group: behind another server's fence
+  there may be groups that do not count.
 
-A server that lives may always be faster: while a fence is on its way its number is taken. So after some tries a fence
-is put far ahead, where the server will meet it, and looking goes on from below up to there.
+A living server may always be faster: while a fence is on its way its number is taken. So after some tries a fence is
+put far ahead, where the server will meet it, and the search goes on from below up to there.
 
-So nobody has to be asked, and no clock says that somebody is dead: it only says when to try. Two who do this at once
-find the same end: the second meets the first one's fence.
+So the takeover asks no server, and no clock declares a server dead: the clock only says when to try. Two servers that
+do this at once find the same end: the second meets the first one's fence.
 
 The caller's duty: ``first`` comes from the same transaction that writes down that this log is being ended, after which
-its own server may not give up objects any more, and a fence is never deleted. Otherwise a number that is missing since
-it was deleted would be taken for the end, or the dead would come back and find their number free.
+its own server may not give up objects any more, and a fence is never deleted. Otherwise a deleted number would be taken
+for the end, or the dead server would come back and find its number free.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _NEVER = -(1 << 60)
 
 
 class Takeover:
-    """Ends the log of ``incarnation``, of whose objects those below ``first`` count though they may be deleted.
+    """The end of the log of ``incarnation``, whose objects below ``first`` count though they may be deleted.
 
-    ``listed``: numbers that a listing has told, however old it is, with the bytes of their objects.
+    ``listed``: numbers from a listing, which may be stale, with the bytes of their objects.
     """
 
     __slots__ = ("_ahead", "_from", "_tries", "_unique", "end", "incarnation", "number")
@@ -62,13 +62,15 @@ class Takeover:
             self.number += 1
 
     def content(self) -> bytes:
-        """The fence's object, to be put as ``number``."""
+        """Return the fence's object, to be put as ``number``."""
         return encode(ObjectKind.FENCE, self.incarnation, self.number, self._unique)
 
     def put_ended(self, outcome: Put, there: ObjectHead | None = None) -> bool:
-        """The put of the fence has ended; whether the end is known now. Otherwise it is put again, as ``number`` says.
+        """Take the outcome of putting the fence; return whether the end is known now. Otherwise put it again, as
+        ``number`` says.
 
-        ``there``: with ``Put.TAKEN``, the head of what took the number. Who cannot read that says ``Put.UNKNOWN``.
+        ``there``: with ``Put.TAKEN``, the head of the object that took the number. If it cannot be read, pass
+        ``Put.UNKNOWN``.
         """
         if self.end >= 0 or outcome is Put.UNKNOWN:
             return self.end >= 0
@@ -85,6 +87,6 @@ class Takeover:
                 self.number += self._ahead
                 self._ahead *= 2
             return False
-        # Created; or an earlier try's, or that of somebody who is doing the same.
+        # Created now, by an earlier try, or by another server that does the same.
         self.end = self.number
         return True

@@ -1,8 +1,8 @@
-"""Checkpoints: the state of all ranges at one position of the log, so that recovery reads only what came after.
+"""Checkpoints: the state of all ranges at one position of the log, so that recovery reads only the log after it.
 
 ``header | ranges | streams | segments | CRC-32 of all before it`` in ``ckpt/<lsn:020d>.ckpt``, little-endian. The
-newest valid one counts; the one before it is kept in case the newest is damaged, and with it all it takes to start from
-there. A second one at the same position is called ``<lsn:020d>-2.ckpt``.
+newest valid one counts. The one before it is kept in case the newest is damaged, with all segments that a start from
+there needs. A second one at the same position is called ``<lsn:020d>-2.ckpt``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def snapshot(state: StoreState, lsn: int, seq: int, segments: list[int]) -> Chec
 
 
 def restore(checkpoint: Checkpoint) -> StoreState:
-    """The state without its index."""
+    """Return the state without its index."""
     state = StoreState()
     for stream_id, index, epoch, start, min_offset, next_offset, end, created_lsn in checkpoint.ranges:
         stored = StoredRange(stream_id, index, epoch, start, created_lsn)
@@ -81,7 +81,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: Buffer) -> Checkpoint:
-    """Raises ``DecodeError``."""
+    """Decode a checkpoint. Raises ``DecodeError``."""
     view = memoryview(data)
     if len(view) < _HEADER.size + _CRC.size:
         raise DecodeError("the checkpoint is cut short")
@@ -116,7 +116,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def position_of(path: Path) -> int:
-    """The log position that the name of a checkpoint tells; 0 for a file that no store gave its name."""
+    """Return the log position in the name of a checkpoint; 0 for a name that no store gives."""
     digits = path.stem.partition("-")[0]
     return int(digits) if digits.isascii() and digits.isdigit() else 0
 
@@ -134,5 +134,5 @@ def save(files: Files, directory: Path, checkpoint: Checkpoint, newest: Kept | N
 
 
 def checkpoint_files(directory: Path) -> list[Path]:
-    """All checkpoints, newest first."""
+    """Return all checkpoints, newest first."""
     return sorted(ending(directory, ".ckpt"), reverse=True)

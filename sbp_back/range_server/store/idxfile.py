@@ -1,4 +1,4 @@
-"""The ``.idx`` file of a segment: its rows, sorted by range and offset, as columns that are used where they lie.
+"""The ``.idx`` file of a segment: its rows, sorted by range and offset, as columns that are used in place.
 
 ``header | directory | columns | CRC-32 of all before it``. A directory row describes one run: stream, range, first
 offset, end offset, number of rows and where its columns begin; the columns of a run are its bases (int64) followed by
@@ -47,7 +47,9 @@ RunColumns = tuple[int, int, int, int, int, Column, Column]
 
 
 def encode_index(base: int, salt: int, covers: int, runs: Sequence[RunColumns]) -> list[Buffer]:
-    """Parts of an ``.idx`` file for the rows of the segment at ``base`` that lie before position ``covers``."""
+    """Return the parts of an ``.idx`` file for the rows of the segment at ``base`` that lie before position
+    ``covers``.
+    """
     ordered = sorted(runs, key=lambda run: run[:3])
     at = _HEADER.size + _ENTRY.size * len(ordered)
     total_rows = sum(len(run[5]) for run in ordered)
@@ -65,7 +67,7 @@ def encode_index(base: int, salt: int, covers: int, runs: Sequence[RunColumns]) 
     crc = 0
     for part in parts:
         crc = crc32(part, crc)
-    # One buffer, for a segment of many small streams has more parts than one write call takes.
+    # One buffer: a segment of many small streams has more parts than one write call takes.
     return [b"".join([*parts, _CRC.pack(crc)])]
 
 
@@ -77,7 +79,7 @@ class SegmentIndex:
     """A mapped ``.idx`` file; the columns it hands out keep the mapping alive."""
 
     def __init__(self, data: Buffer) -> None:
-        """Raises ``DecodeError`` when the bytes are not a whole index file."""
+        """Read an index file. Raises ``DecodeError`` when the bytes are not a whole one."""
         view = memoryview(data)
         if len(view) < _HEADER.size + _CRC.size:
             raise DecodeError("the index file is cut short")
@@ -105,7 +107,7 @@ class SegmentIndex:
         self._keys = [(run.stream_id, run.range_index, run.first) for run in self.runs]
 
     def columns(self, run: IndexRun) -> tuple[memoryview, memoryview]:
-        """(bases, meta) of a run."""
+        """Return (bases, meta) of a run."""
         middle = run.at + run.rows * 8
         return (
             self._view[run.at : middle].cast("q"),
@@ -113,7 +115,9 @@ class SegmentIndex:
         )
 
     def rows(self, stream_id: int, range_index: int, first: int, count: int) -> tuple[memoryview, memoryview] | None:
-        """(bases, meta) of ``count`` rows of a range from the one with base ``first``; None when not all are there."""
+        """Return (bases, meta) of ``count`` rows of a range from the one with base ``first``; None when not all are
+        there.
+        """
         number = bisect_right(self._keys, (stream_id, range_index, first)) - 1
         if number < 0:
             return None
@@ -136,5 +140,5 @@ def load_index(path: Path) -> SegmentIndex:
 
 
 def host_is_supported() -> bool:
-    """Columns are used as they lie in the files, which are little-endian."""
+    """Return whether the host is little-endian, as the files are: columns are used in place."""
     return sys.byteorder == "little" and array("I").itemsize == 4 and array("q").itemsize == 8

@@ -16,13 +16,17 @@ T = TypeVar("T")
 
 
 class Background(Protocol):
-    """Runs ``work`` on another thread and then ``then`` on the event loop with its result or its ``OSError``."""
+    """Executor of ``work`` on another thread; then calls ``then`` on the event loop with its result or its
+    ``OSError``.
+    """
 
     def __call__(self, work: Callable[[], T], then: Callable[[T | OSError], None], /) -> None: ...
 
 
 class Log:
-    """State, segments in order of their bases (the last one is being written), and what is known to be on disk."""
+    """State, segments in order of their bases (the last one is being written), and the positions that are known to be
+    on disk.
+    """
 
     def __init__(self, directory: Path, options: StoreOptions, state: StoreState, segments: list[Segment]) -> None:
         self.directory = directory
@@ -59,15 +63,17 @@ class Log:
 
     @property
     def checkpoint_lsn(self) -> int:
-        """Position of the newest durable checkpoint; 0 when there is none."""
+        """Return the position of the newest durable checkpoint; 0 when there is none."""
         return 0 if self.newest is None else self.newest.lsn
 
     @property
     def fallback_lsn(self) -> int:
-        """Position of the durable checkpoint before the newest; 0 when there is none: the log is all there is then."""
+        """Return the position of the durable checkpoint before the newest; 0 when there is none: recovery then needs
+        the whole log.
+        """
         return 0 if self.fallback is None else self.fallback.lsn
 
     @property
     def lsn(self) -> int:
-        """Log position behind the last group that was applied."""
+        """Return the log position behind the last group that was applied."""
         return self.active.base + self.active.used

@@ -1,8 +1,8 @@
-"""Entries of a log that are written again at its tail: others in their place (replacement), or the same, so that the
-segment that they lie in can go (evacuation). And how much of a log there may be at all.
+"""Entries of a log that are written again at its tail: by others in their place (replacement), or unchanged, so that
+their old segment can be deleted (evacuation). Also the bound on the size of a log.
 
-All decisions are made on the event loop, one thing at a time: a copy that was read before a replacement and written
-behind it would bring back what was replaced. A crash leaves the old place or the new one.
+All decisions are made on the event loop, one move at a time: a copy that was read before a replacement and written
+behind it would bring back the replaced entry. A crash leaves the old place or the new one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sbp_back.wire.model import Entry
 
 
 class Moving:
-    """``submit`` hands an item to the writer of ``log``. Owned by the event loop."""
+    """Base of maintenance. ``submit`` hands an item to the writer of ``log``. Owned by the event loop."""
 
     def __init__(self, log: Log, background: Background, submit: Callable[[Item], None]) -> None:
         self._log = log
@@ -43,11 +43,11 @@ class Moving:
             self._replacements.popleft().done(StoreError("the store is closed"))
 
     def look(self) -> None:
-        """Start whatever there is to be done about space."""
+        """Start what is needed to free space."""
         raise NotImplementedError
 
     def _settled(self) -> list[Segment]:
-        """Sealed segments that may be evacuated: all that is in them is where a start will find it."""
+        """Return the sealed segments that may be evacuated: everything in them is where a start will find it."""
         raise NotImplementedError
 
     # --- replacement
@@ -61,7 +61,7 @@ class Moving:
         self._move()
 
     def _move(self) -> None:
-        """Write something again, unless something is: what was asked for first, then what is to be evacuated."""
+        """Start the next move, unless one runs: replacements first, then evacuation."""
         while not self._moving and self._replacements:
             change = self._replacements.popleft()
             try:
@@ -173,11 +173,11 @@ class Moving:
     # --- retention by size
 
     def _retain(self) -> None:
-        """Trim the oldest data, whoever's it is, while the log is larger than allowed."""
+        """Trim the oldest data, of any stream, while the log is larger than allowed."""
         limit = self._log.options.retention_bytes
         if limit is None or self._trimming:
             return
-        # Dead segments are on their way out; counting them would trim more than is needed.
+        # Dead segments are being deleted; counting them would trim more than is needed.
         segments = [one for one in (*self._log.elsewhere, *self._log.segments[:-1]) if one.runs]
         total = self._log.active.used + sum(map(self._weight, segments))
         oldest = next(iter(segments), None)
@@ -202,7 +202,7 @@ class Moving:
 
     @staticmethod
     def _weight(segment: Segment) -> int:
-        """Bytes that retention counts of a segment."""
+        """Return the bytes that retention counts of a segment."""
         return segment.used
 
     def _note(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Reading a segment from its groups: one after the other, or searching for any group behind a damaged place."""
+"""Scanner of a segment's groups: reads one after the other, or searches for any group behind a damaged place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Group(Struct):
 
     @property
     def body_at(self) -> int:
-        """Position of the first body."""
+        """Return the position of the first body."""
         return self.position + self.header.body_at
 
     @property
@@ -42,7 +42,7 @@ class Group(Struct):
 
 
 class SegmentScanner:
-    """Groups of one segment file. Methods raise ``OSError``."""
+    """Scanner of one segment file. Methods raise ``OSError``."""
 
     def __init__(self, files: Files, fd: int, base: int, salt: int) -> None:
         self._files = files
@@ -55,7 +55,7 @@ class SegmentScanner:
         self._next_window = _FIRST_WINDOW
 
     def group_at(self, position: int) -> Group | None:
-        """The group at ``position`` if it is whole, bodies included."""
+        """Return the group at ``position`` if it is whole, bodies included."""
         view, at = self._view(position, BLOCK)
         found = self._peek(view, at, position)
         if found is None:
@@ -73,7 +73,9 @@ class SegmentScanner:
         return None if records is None else Group(position, header, records)
 
     def groups(self, position: int, limit: int | None = None) -> Iterator[Group]:
-        """Whole groups that follow one another from ``position``, up to the first that is not, or to ``limit``."""
+        """Yield whole groups that follow one another from ``position``, up to the first that is not, or to
+        ``limit``.
+        """
         while limit is None or position < limit:
             group = self.group_at(position)
             if group is None:
@@ -82,8 +84,9 @@ class SegmentScanner:
             position = group.end
 
     def find_group(self, position: int, min_seq: int, flushed: bool = False) -> tuple[int, int] | None:
-        """(position, seq) of a group with an undamaged header at or after ``position``, numbered from ``min_seq``; with
-        ``flushed`` only of one that was flushed."""
+        """Return (position, seq) of a group with an undamaged header at or after ``position``, numbered from
+        ``min_seq``; with ``flushed`` only of one that was flushed.
+        """
         at: int | None = position
         chunk = fresh(_SEARCH_STEP)
         while at is not None and at < self.file_size:
@@ -93,8 +96,8 @@ class SegmentScanner:
             at = max(at, data_at - data_at % BLOCK)
             # The last one may be shorter, at the end of the file.
             del chunk[read_into(self._files, self._fd, chunk, at) :]
-            # Groups begin at blocks, so that only the first byte of each is looked at. Mostly all are zero: what is
-            # reserved for the next groups is searched at every start.
+            # Groups begin at blocks, so the first byte of each block is enough. Mostly all are zero: every start
+            # searches the space that is reserved for the next groups.
             firsts = chunk[::BLOCK]
             block = firsts.find(GROUP_MAGIC[0])
             while block >= 0:
@@ -124,7 +127,9 @@ class SegmentScanner:
         return looks_like_group(view, at, self._salt, self._base + position)
 
     def _view(self, position: int, size: int) -> tuple[memoryview, int]:
-        """A view that has the bytes ``[position, position + size)``, as far as the file does, and where they begin."""
+        """Return a view that contains the bytes ``[position, position + size)``, as far as the file does, and where
+        they begin.
+        """
         at = position - self._window_at
         if at < 0 or at + size > len(self._window):
             window = max(size, min(self._next_window, self.file_size - position))

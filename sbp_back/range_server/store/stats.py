@@ -1,4 +1,4 @@
-"""Numbers about a store, for metrics."""
+"""Counters and gauges of a store, for metrics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from msgspec import Struct, field
 
 
 class Requests(Struct):
-    """Requests of one kind to the object storage, each try for itself: ``answered``, or ``failed`` (503, no answer in
-    time; nobody knows then whether it took effect); ``seconds`` until either; ``bytes`` of objects, both ways."""
+    """Requests of one kind to the object storage, counting each try: ``answered``, or ``failed`` (503, or no answer in
+    time, so that their effect is unknown); ``seconds`` until either; ``bytes`` of objects, both ways.
+    """
 
     answered: int = 0
     failed: int = 0
