@@ -1,1 +1,1 @@
-"""One node: its settings, its parts put together, its life, its metrics; the contract for fronts."""
+"""A node: its settings, its assembly and life, its metrics, and the contract for fronts."""

@@ -1,4 +1,4 @@
-"""A node's place among others: in a cluster of nodes, or as one of the workers of a node."""
+"""A node's place in a cluster of several nodes, or among the workers of a node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class AmongOthers(ByItself):
-    """As :class:`ByItself`, of a node that has entered a cluster (:func:`enter`)."""
+    """The place of a node that has entered a cluster (:func:`enter`); see :class:`ByItself`."""
 
     def __init__(self, cluster: Cluster, peers: Peers) -> None:
         self.cluster = self._cluster = cluster
@@ -79,11 +79,11 @@ async def enter(
     budget: MemoryBudget,
     fail: Callable[[str], None],
 ) -> AmongOthers:
-    """Become a member, before the log is opened: that ends whoever has it. ``ids``: of all workers."""
+    """Become a member, before the log is opened: opening it fences any node that has it. ``ids``: of all workers."""
     told = settings.cluster
     lease = told.lease_s if worker is None else max(told.lease_s, LEASE_S)
     patience = Patience(told.heartbeat_ms / 1000, lease)
-    # A connection of its own: heartbeats must not wait behind anything.
+    # A connection of its own, because heartbeats must not wait behind other transactions.
     db = Database(databases.engine_of(settings, directory, worker, second=True))
     cluster = Cluster(db, settings.node.id, patience, metrics.barrier, fail, versions.OURS)
     try:
@@ -101,7 +101,7 @@ async def enter(
     cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
     joined = AmongOthers(cluster, peers)
     if worker is None:
-        cluster.is_past = peers.is_past  # a worker's process comes again at once: nobody takes over from it sooner
+        cluster.is_past = peers.is_past  # a worker restarts at once, before another worker could take over
     else:
         counted = WorkerMetrics(peers, cluster, metrics, worker.number, ids)
         peers.serve_stream(STREAM, Opening, counted.serve)

@@ -1,7 +1,7 @@
-"""One node: everything it is made of, in the order it is started, drained and stopped.
+"""The assembly of a node: all its parts, in the order in which they are started, drained and stopped.
 
-Start: data directory, database and backend, catalog and positions, partition logs, fronts, console, ready file.
-Stop: fronts accept nothing new and finish what is in flight, console, partition logs (which save snapshots), catalog,
+Start: data directory, database and backend, catalog and positions, partition logs, fronts, console, ready file. Stop:
+fronts accept nothing new and finish requests in flight, then console, partition logs (which save snapshots), catalog,
 backend, database, data directory.
 """
 
@@ -81,15 +81,15 @@ if TYPE_CHECKING:
     from sbp_back.embedded import Embedded
 
 _OWNERS_S = 10.0
-"""How long a node that joins a cluster waits until everything there has an owner."""
+"""Seconds for which a node that joins a cluster waits until every slot has an owner."""
 _USERS_CHECK_MS = 1000
-"""How often the file of users is looked at; who is removed is known for so long at most."""
+"""Interval at which the file of users is checked: a removed user keeps access for at most so long."""
 
 _log = structlog.get_logger("anabranch.node")
 
 
 class Phase(Enum):
-    """What a node is doing; ``/readyz`` says yes in SERVING only."""
+    """The phases of a node's life; ``/readyz`` answers 200 in SERVING only."""
 
     NEW = "new"
     STARTING = "starting"
@@ -99,22 +99,22 @@ class Phase(Enum):
 
 
 class Node(Stopping):
-    """A node from its settings. :meth:`start` and :meth:`stop` belong to one event loop.
+    """A node, made from its settings. :meth:`start` and :meth:`stop` belong to one event loop.
 
-    ``fronts`` are those that serve; None takes those that the settings were loaded with. ``on_failed`` is called with
-    a sentence when the node can no longer serve and must end; the process's entry point then stops it with a non-zero
-    exit code. ``worker``: which of several processes that are one node together this one is.
+    ``fronts``: the fronts that serve; None: those with which the settings were loaded. ``on_failed`` is called with a
+    sentence when the node can no longer serve and must end; the process's entry point then stops it with a non-zero
+    exit code. ``worker``: this process's place among the workers of a node, if there are several.
     """
 
     _ground: floors.Ground
     _log: floors.Log
     budget: MemoryBudget
     place: ByItself
-    """Its place in the cluster."""
+    """The node's place in the cluster."""
     cluster: Membership
-    """Which node owns what."""
+    """The owners of slots, and this node's membership."""
     peers: Others
-    """How other nodes are asked."""
+    """The client and server for requests between nodes."""
     group_states: GroupStates
     topic_sizes: TopicSizes
     client: Streams
@@ -146,13 +146,13 @@ class Node(Stopping):
         self.phase = Phase.NEW
         self.fronts: list[Front] = []
         self.addresses: dict[str, Address] = {}
-        """Real address of every open listener, by name."""
+        """Bound address of every open listener, by name."""
         self.static_config: dict[str, str] = {}
-        """Node-level configuration that the settings give, by key: defaults of topics, and what fronts tell."""
+        """Node-level configuration, by key: defaults of topics, and the values that fronts report."""
         self.authenticator = Authenticator(settings.auth_options, barrier=self.metrics.barrier)
         self.authorizer: Authorizer = Everybody()
         self.access_rules: AccessRules | None = None
-        """Who may do what; None where everybody may do everything."""
+        """The access rules; None where everybody may do everything."""
         self.denied = 0
         self.started_ms = 0
         self._backend: backend.Backend | None = None
@@ -171,17 +171,17 @@ class Node(Stopping):
 
     @property
     def limits(self) -> LimitSettings:
-        """Bounds that everything which listens shares."""
+        """The bounds shared by all listeners."""
         return self.settings.limits
 
     @property
     def group_directories(self) -> dict[str, GroupDirectory]:
-        """The groups of each front that has some, by the front's name."""
+        """The groups of each front that has groups, by the front's name."""
         return group_directories(self.fronts)
 
     @property
     def job_directories(self) -> dict[str, JobDirectory]:
-        """The jobs that tell each front of themselves, by the front's name."""
+        """The jobs that report to each front, by the front's name."""
         return {front.name: directory for front in self.fronts if (directory := front.jobs) is not None}
 
     @property
@@ -191,28 +191,29 @@ class Node(Stopping):
 
     @property
     def worker_metrics(self) -> WorkerMetrics | None:
-        """What all workers count, of the first one."""
+        """The metrics of all workers, on the first worker; otherwise None."""
         return self.place.worker_metrics
 
     @property
     def embedded(self) -> Embedded | None:
-        """The backend inside this node; None while there is none, and when the backend is elsewhere."""
+        """The backend inside this node; None before it starts, and with an external backend."""
         return None if self._backend is None else self._backend.embedded
 
     @property
     def cluster_id(self) -> str:
-        """22 characters that stay the same for the life of the data."""
+        """The id of the cluster: 22 characters that stay the same for the life of the data."""
         return self.catalog.cluster_id
 
     @property
     def is_serving(self) -> bool:
-        """Whether clients are welcome now."""
+        """Return whether the node accepts clients now."""
         return self.phase is Phase.SERVING
 
     def advertised(self, listener: str) -> Address | None:
-        """The address clients of a listener are told; None when it listens on every interface and none was set.
+        """Return the address that clients of a listener are told; None if it listens on every interface and none was
+        set.
 
-        Then the right one is that which the client itself connected to.
+        With None, the address to which the client itself has connected is the right one.
         """
         told = self.settings.advertise.get(listener)
         if told is not None:
@@ -221,20 +222,20 @@ class Node(Stopping):
         return None if address is None or address.host in WILDCARDS else address
 
     def tls(self, listener: str) -> ssl.SSLContext | None:
-        """What a listener is to be opened with; None: without TLS."""
+        """Return the TLS context of a listener, None without TLS."""
         return self._ground.tls.listeners.get(listener)
 
     def reload(self) -> None:
-        """Read the certificates of all listeners again, for new connections; what is wrong keeps the old ones."""
+        """Read the certificates of all listeners again, for new connections; after an error the old ones stay."""
         self._reload()
 
     # --- start ------------------------------------------------------------------------------------------------------
 
     async def start(self, ready_file: Path | None = None) -> None:
-        """Start everything; when this returns, every listener serves and ``ready_file`` names their addresses.
+        """Start everything. On return every listener serves, and ``ready_file`` has their addresses.
 
-        Raises StoreError (data directory locked, damaged, of another version), SettingsError (a listener that does not
-        exist, a malformed address), OSError (an address is taken). Whatever was started is stopped again then.
+        Raises StoreError (data directory locked, damaged, of another version), SettingsError (an unknown listener, a
+        malformed address), OSError (an address is taken). Then everything that was started is stopped again.
         """
         self.phase = Phase.STARTING
         try:
@@ -332,21 +333,21 @@ class Node(Stopping):
 
     @asynccontextmanager
     async def _membership(self) -> AsyncIterator[None]:
-        """The time in which the node owns what is its share; what is in flight is finished at its end."""
+        """Own a share of the slots while inside; at the end, finish what is in flight."""
         server_id = -1 if self.embedded is None else self.embedded.range_server.info.server_id
         await self.cluster.join(server_id, self._told_addresses(), self.settings.node.rack)
         await self.cluster.await_owners(_OWNERS_S)
         yield
         await self._step("ending compaction", self.cleaner.close())
         if self._drains and self.failure is None:
-            # Workers stop together, or come back at once: nothing is handed over.
+            # Workers stop together, or restart at once: nothing is handed over.
             if self._worker is None:
                 leaving = self.cluster.leave(self.settings.node.drain_timeout_ms / 1000)
                 await self._step("handing over", self._unless_hurried(leaving))
             await self._drain()
 
     async def _retire(self) -> None:
-        """Nothing is appended here any more, and until somebody has taken over others read from this range server."""
+        """Have another node take over, as this one appends no more; until then others read from this range server."""
         if self.failure is None and self._worker is None:
             self._retiring = True
             seconds = self.settings.node.drain_timeout_ms / 1000 if self._served else 0.0
@@ -367,12 +368,13 @@ class Node(Stopping):
             self.every(FINE_S * 1000, self.recorder.look, "history")
 
     def _told_addresses(self) -> dict[str, str]:
-        """What clients of each listener are told, by other nodes as well."""
+        """Return the address of each listener that this node, and other nodes on its behalf, tell clients."""
         told: dict[str, str] = {}
         for name, address in self.addresses.items():
             host = socket.gethostname()
             if self._worker is not None:
-                # Clients know this machine by the name that has led them to another worker; those know it as this one.
+                # A client knows this machine by the name under which it has reached another worker. Workers know it as
+                # the local host.
                 here = "::1" if address.host == "::" else "127.0.0.1"
                 host = here if name == CLUSTER else address.host
             advertised = self.advertised(name) or Address(host, address.port)
@@ -380,16 +382,16 @@ class Node(Stopping):
         return told
 
     def count_denial(self) -> None:
-        """The rules have refused something."""
+        """Count an operation that the access rules have denied."""
         self.denied += 1
 
     def _families(self) -> Iterator[Metric]:
-        from bridges.node.node_metrics import of_node  # where somebody scrapes
+        from bridges.node.node_metrics import of_node  # imported only in a node that is scraped
 
         return of_node(self)
 
     def _check_fronts(self) -> None:
-        """Whether the fronts can be part of this node, and know their formats. Raises FrontError."""
+        """Check that the fronts fit into this node, and register their formats. Raises FrontError."""
         own = {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT, CLUSTER: 0}
         check(self._kinds, Settings.__struct_fields__, own)
         for kind in self._kinds:
@@ -400,7 +402,7 @@ class Node(Stopping):
                     raise FrontError(f"front {kind.name}: {error}") from None
 
     def services(self, kind: type[Front]) -> NodeServices:
-        """What a front gets of this node, from the time on when logs and catalog can be used."""
+        """Return what a front gets from this node; call once logs and catalog are usable."""
         settings = self.settings
         return NodeServices(
             settings=settings.of(kind),
@@ -440,9 +442,9 @@ class Node(Stopping):
         assert self._backend is not None, "started before the fronts"
         sbp, identity = self.settings.sbp, self._backend.home.identity
         if self.embedded is None:
-            # Servers elsewhere that demand no tickets let do everything whoever reaches them, which is not for clients
-            # who have to say who they are. A listener of this node's that somebody has opened all the same is another
-            # matter.
+            # External servers that demand no tickets give all rights to everybody who reaches them, so they are not
+            # shown to clients that must log in. A listener of this node is different: the operator has opened it
+            # deliberately.
             closed = self._listening.asks_who and not self._backend.demands_tickets
             nodes = () if closed else tuple(Address.parse(one) for one in sbp.pd.split(","))
             return SbpPlace(nodes, sbp.dialect, sbp.flavor, sbp.tls, identity, sbp.tickets)
@@ -453,7 +455,7 @@ class Node(Stopping):
         return SbpPlace(open_to_others, "0.2", "anabranch", self.tls(backend.PD) is not None, identity, sbp.tickets)
 
     def _tell_configuration(self, addresses: Mapping[str, Address]) -> None:
-        """Have the node-level configuration tell what is known now; ``addresses`` by listener. Raises FrontError."""
+        """Update the node-level configuration with what is known now; ``addresses`` by listener. Raises FrontError."""
         settings = self.settings
         told = topic_defaults.from_settings(settings.topic_defaults)
         for kind in self._kinds:
@@ -474,11 +476,11 @@ class Node(Stopping):
 
     @property
     def not_promised(self) -> list[tuple[str, bool]]:
-        """What it does not promise as it is set up, in sentences, and whether only because a setting says so."""
+        """The promises that the node does not make, as sentences, and whether only because of a setting."""
         return [(limit.sentence, limit.chosen) for limit in promises.of_node(self.settings.sbp)]
 
     def describe(self) -> dict[str, object]:
-        """Who this node is, where it listens, and how it keeps data."""
+        """Return the node's identity, its addresses, and how it stores data."""
         return {
             "version": VERSION,
             "pid": os.getpid(),
@@ -493,9 +495,9 @@ class Node(Stopping):
     # --- stop -------------------------------------------------------------------------------------------------------
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Stop everything in order. With ``drain`` fronts first finish what is in flight, for a limited time.
+        """Stop everything in order. With ``drain``, fronts first finish requests in flight, for a limited time.
 
-        May be called from any phase, also after a start that failed; later calls do nothing.
+        May be called in any phase, also after a failed start; later calls do nothing.
         """
         if self.phase is Phase.STOPPED:
             return
@@ -504,7 +506,7 @@ class Node(Stopping):
         self.phase = Phase.DRAINING
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
-        # Fronts begin chores before the floor of upkeep is there.
+        # Fronts start chores before the upkeep floor exists, so all chores are cancelled here.
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, *(one.close() for one in self._rounds), return_exceptions=True)
@@ -514,11 +516,11 @@ class Node(Stopping):
             _log.info("stopped", failure=self.failure)
 
     def hurry(self) -> None:
-        """Have a stop that is under way give up waiting for requests in flight."""
+        """Have a stop in progress no longer wait for requests in flight."""
         self._hurry.set()
 
     async def _unless_hurried(self, work: Awaitable[None]) -> None:
-        """``work``, which is given up when the stop has to be quick."""
+        """Await ``work``, and cancel it when the stop must be quick."""
         task, hurry = asyncio.ensure_future(work), asyncio.ensure_future(self._hurry.wait())
         await asyncio.wait({task, hurry}, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
@@ -543,10 +545,10 @@ class Node(Stopping):
             drains.cancel()
             await asyncio.wait({drains})
             if not drains.cancelled():
-                drains.exception()  # that they were cancelled: asyncio would take it for an error that nobody saw
+                drains.exception()  # retrieve the cancellation, or asyncio logs an error that was never retrieved
 
     def fail(self, reason: str) -> None:
-        """Note that the node cannot go on, and have it stopped. Only the first reason counts."""
+        """Record that the node cannot go on, and have it stopped. Only the first reason counts."""
         if self.failure is not None:
             return
         self.failure = reason
@@ -556,7 +558,7 @@ class Node(Stopping):
 
     def _backend_failed(self, reason: str) -> None:
         if self._retiring:
-            _log.info("the range server writes nothing any more", reason=reason)  # somebody has taken over
+            _log.info("the range server writes nothing any more", reason=reason)  # another node has taken over
         else:
             self.fail(reason)
 
@@ -572,12 +574,12 @@ class Node(Stopping):
     def every(self, interval_ms: int, chore: Callable[[int], Awaitable[object]], what: str) -> None:
         """Call ``chore`` with the wall clock (ms) every ``interval_ms`` until the node stops.
 
-        One run ends before the next begins. An error is logged, and the chore is called again at its next time.
+        A run ends before the next begins. An error is logged, and the chore is called again at its next time.
         """
         self._chores.append(asyncio.create_task(self._repeat(interval_ms / 1000, chore, what), name=what))
 
     def rounds(self, what: str) -> Rounds[Any]:
-        """What a chore over many goes through them with; it ends when the node stops."""
+        """Return a runner for a chore over many items; it ends when the node stops."""
         made: Rounds[Any] = Rounds(self.metrics.barrier, what)
         self._rounds.append(made)
         return made
@@ -598,15 +600,15 @@ class Node(Stopping):
             _log.info("retention applied", partitions=trimmed)
 
     def _retention_limits(self, topic: str) -> tuple[int, int]:
-        """(milliseconds, bytes) to keep of a topic, -1 for no limit."""
-        with suppress(LogError):  # deleted a moment ago
+        """Return (milliseconds, bytes) to keep of a topic, -1 for no limit."""
+        with suppress(LogError):  # the topic was just deleted
             if "delete" in self.catalog.effective(topic, "cleanup.policy"):
                 effective = self.catalog.effective
                 return effective(topic, "retention.ms"), effective(topic, "retention.bytes")
         return -1, -1
 
     async def _compact(self, now_ms: int) -> None:
-        topics = list(self.catalog.topics.values())  # others come and go while it looks
+        topics = list(self.catalog.topics.values())  # topics come and go during the look
         await self.cleaner.look(((topic.name, n) for topic in topics for n in range(len(topic.partitions))), now_ms)
 
     async def _refresh_users(self, now_ms: int) -> None:

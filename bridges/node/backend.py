@@ -1,4 +1,4 @@
-"""The backend a node uses, started from its settings: inside the node, or somewhere else over TCP."""
+"""The backend of a node, started from its settings: embedded in the node, or external over TCP."""
 
 from __future__ import annotations
 
@@ -38,19 +38,22 @@ if TYPE_CHECKING:
 PD = "sbp-pd"
 RANGE_SERVER = "sbp-range-server"
 LISTENERS: Mapping[str, int] = {PD: 12378, RANGE_SERVER: 10911}
-"""Listeners of placement driver and range server, and their usual ports."""
+"""Listeners of placement driver and range server, with their default ports."""
 
 _LARGEST_BATCH = 64 * 1024**2
-"""Bytes of the largest batch that goes to a store in this process: what the largest request of any protocol brings, a
-WriteRequest of YDB's, is below. To copy more is no work for turns of the event loop."""
+"""Largest batch, in bytes, that goes to a store in this process. The largest request of any protocol, a WriteRequest of
+YDB's, is below. Copying more would take too long for a turn of the event loop.
+"""
 
 _log = structlog.get_logger("anabranch.backend")
 
 
 class Backend(Struct):
-    """``embedded`` is None when range servers and placement driver are elsewhere. ``home``: whose the streams are.
-    ``tickets``: what the node shows to servers elsewhere; None where none are to be shown. ``attach`` is to be called
-    once there are partition logs."""
+    """A started backend. ``embedded`` is None when range servers and placement driver are external.
+
+    ``home``: the placement driver to which the node's streams belong. ``tickets``: what the node shows to external
+    servers; None: nothing. Call ``attach`` once there are partition logs.
+    """
 
     client: Streams
     home: StreamHome
@@ -60,30 +63,32 @@ class Backend(Struct):
 
     @property
     def demands_tickets(self) -> bool:
-        """Whether nobody reads the streams without a ticket: of servers elsewhere, as far as they were met."""
+        """Return whether the streams cannot be read without a ticket; for external servers, as far as this node has met
+        them.
+        """
         return self.tickets is not None and (self.embedded is not None or self.tickets.demanded)
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """Where the backend's listeners really listen."""
+        """The bound addresses of the backend's listeners."""
         if self.embedded is None:
             return {}
         return {name: Address(host, port) for name, (host, port) in self.embedded.addresses.items()}
 
     async def close(self) -> None:
-        """Let go of everything; idempotent."""
+        """Release everything; idempotent."""
         await (self.client.close() if self.embedded is None else self.embedded.close())
 
 
 def listeners(settings: Settings) -> Mapping[str, int]:
-    """The listeners that a node with these settings can open for its backend."""
+    """Return the listeners, with default ports, that a node with these settings can open for its backend."""
     if settings.sbp.mode != "embedded":
         return {}
     return {**LISTENERS, **{name: kind.listeners[name] for name, kind in _of_others(settings).items()}}
 
 
 def _of_others(settings: Settings) -> dict[str, backends.Backend]:
-    """The listeners of backends of others that are given an address, and whose they are."""
+    """Return the listeners of other backends that have an address in the settings, each with its backend."""
     own = {*LISTENERS, "console", "cluster", *(one.name for front in settings.fronts for one in front.listeners)}
     if not settings.listen.keys() - own:
         return {}
@@ -98,7 +103,7 @@ async def serve_others(
     logs: Logs,
     budget: MemoryBudget,
 ) -> list[backends.Served]:
-    """Open the listeners of backends of others over the servers in this node. Raises OSError."""
+    """Open the listeners of other backends over the servers in this node. Raises OSError."""
     from sbp_back.transport.listener import ListenerOptions
     from sbp_back.transport.serving import ListenAt
 
@@ -121,7 +126,7 @@ async def serve_others(
 
 
 def store_options(sbp: SbpSettings) -> StoreOptions:
-    """How a store in this process is to be kept."""
+    """Return the options of a store in this process."""
     from sbp_back.range_server.store.options import StoreOptions
 
     return StoreOptions(
@@ -140,7 +145,7 @@ def store_options(sbp: SbpSettings) -> StoreOptions:
 
 
 def bucket_of(sbp: SbpSettings) -> Bucket | None:
-    """Where a store in this process has its objects, if it has some. Raises StoreError."""
+    """Return the bucket of a store in this process, None if it has none. Raises StoreError."""
     if sbp.mode != "embedded" or not sbp.objects:
         return None
     from sbp_back.range_server.object_log.bucket import Bucket
@@ -149,8 +154,10 @@ def bucket_of(sbp: SbpSettings) -> Bucket | None:
 
 
 def server_of_log(sbp: SbpSettings) -> int:
-    """The range server whose log of objects this node would open; -1: it has none, or no number. Blocks. Raises
-    StoreError."""
+    """Return the range server whose object log this node would open, -1 without one or without a number.
+
+    Blocks. Raises StoreError.
+    """
     bucket = bucket_of(sbp)
     if bucket is None or sbp.durability != "object":
         return -1
@@ -175,16 +182,18 @@ async def start_backend(
     worker: Worker | None,
     office: TicketOffice | None = None,
 ) -> Backend:
-    """The backend that ``settings`` ask for.
+    """Start the backend of ``settings``.
 
-    Embedded: started in ``directory`` of the node, reachable for other programs at ``listen``; ``on_failed`` is called
-    once, with a sentence, when the store can no longer promise durability; raises StoreError or OSError. External:
-    nothing is started, and that it does not answer now is only said in the log, because it may answer later; ``worker``
-    as the node has it. Raises StoreError
-    when the node's topics are not in the placement driver it is led to; one met later is refused then (``home``).
-    ``budget`` counts what the connections of its listeners hold, ``barrier`` what callbacks of any part raise; ``tls``
-    is for its listeners, and towards servers elsewhere. ``office`` makes and reads the tickets that listeners demand;
-    None: they demand none.
+    Embedded: started in the node's ``directory``, reachable for other programs at ``listen``. ``on_failed`` is called
+    once, with a sentence, when the store can no longer promise durability. Raises StoreError or OSError.
+
+    External: nothing is started. If it does not answer now, that is only logged, because it may answer later. Raises
+    StoreError if the placement driver is not the one that has the node's topics; one met later is refused then
+    (``home``).
+
+    ``worker``: as for the node. ``budget`` counts the memory of its listeners' connections, ``barrier`` the exceptions
+    of all callbacks. ``tls`` is for its listeners and for external servers. ``office`` issues and checks the tickets
+    that listeners demand; None: they demand none.
     """
     shown = None
     if office is not None:
@@ -224,7 +233,7 @@ async def start_backend(
 
 
 def _further(settings: Settings, directory: DataDirectory, at: Address | None, worker: Worker | None) -> list[Further]:
-    """Stores of workers that are no more, which this node serves besides; it listens ``at``."""
+    """Return the stores of former workers that this node serves besides its own; ``at``: its own address."""
     from sbp_back.embedded import Further
 
     number, count = (0, 1) if worker is None else (worker.number, worker.count)
@@ -234,7 +243,7 @@ def _further(settings: Settings, directory: DataDirectory, at: Address | None, w
         listen = None if at is None else workers.moved(at, steps, step)
         told = settings.advertise.get(RANGE_SERVER)
         sbp = settings.sbp
-        # This worker's log has a name of its own already.
+        # This worker's log already has a numbered name.
         first = sbp.object_log.removesuffix(f"-{number}") if number else sbp.object_log
         found.append(
             Further(
@@ -248,7 +257,7 @@ def _further(settings: Settings, directory: DataDirectory, at: Address | None, w
 
 
 def _embedded_client(sbp: SbpSettings) -> ClientOptions:
-    """Of the client of a store in this process: what it appends passes through no frame."""
+    """Return the options for the client of a store in this process: its appends pass through no frame."""
     from sbp_back.client.client import ClientOptions
     from sbp_back.client.stream_writer import WriterOptions
     from sbp_back.wire.entry import TELLING_PREFIX_BYTES
@@ -260,7 +269,7 @@ def _embedded_client(sbp: SbpSettings) -> ClientOptions:
 
 
 def client_options(sbp: SbpSettings) -> ClientOptions:
-    """Times of a client of an external backend: nothing may take longer than the clients of the node wait."""
+    """Return the options for a client of an external backend: no step may take longer than the node's clients wait."""
     from sbp_back.client.client import ClientOptions
     from sbp_back.client.control import ControlOptions
     from sbp_back.client.replica import RetryOptions
@@ -286,7 +295,7 @@ async def _external(
     from sbp_back.wire.model import DescribePdRequest
 
     sbp = settings.sbp
-    # A server that comes back should be found soon: what waits for it are clients of the node.
+    # A server that returns should be found soon, because clients of the node wait for it.
     tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000, tls=tls, tickets=shown)
     home.strangers = (sbp.flavor, sbp.dialect) != backends.OURS
     connecting = backends.Connecting(tcp, home.introduce, lambda: home.identity, client_options(sbp), barrier)

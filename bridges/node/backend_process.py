@@ -1,4 +1,4 @@
-"""Placement driver and range server as processes of their own, from settings (``anabranch pd``, ``range-server``)."""
+"""Placement driver and range server in processes of their own, from settings (``anabranch pd``, ``range-server``)."""
 
 from __future__ import annotations
 
@@ -42,16 +42,18 @@ if TYPE_CHECKING:
     from bridges.node.health import HealthServer
 
 METRICS = "metrics"
-"""The listener of health and metrics."""
+"""Name of the listener for health and metrics."""
 _LOOK_S = 1.0
-"""Seconds between looks at whether the data directory is still there."""
+"""Seconds between checks that the data directory is still there."""
 
 _log = structlog.get_logger("anabranch.backend")
 
 
 class _Process(Stopping):
-    """What both have in common. ``kind`` is the name of the listener, and ``give_up`` is called with a sentence when it
-    cannot go on."""
+    """The common base of both processes.
+
+    ``kind`` is the name of the listener. ``give_up`` is called with a sentence when the process cannot go on.
+    """
 
     kind: str
 
@@ -67,15 +69,15 @@ class _Process(Stopping):
         self._ready_file: Path | None = None
         self._keys: KeysOfOthers | None = None
         self._office: TicketOffice | None = None
-        # Read at once: what is wrong with the files is told before anything is started.
+        # Read at once, so that errors in the files are reported before anything is started.
         self._tls = Tls(settings.tls, settings.sbp, backend.LISTENERS, [self.kind])
 
     def reload(self) -> None:
-        """Read the certificates again, for new connections; what is wrong keeps the old ones."""
+        """Read the certificates again, for new connections; after an error the old ones stay."""
         self._tls.reload()
 
     async def start(self, ready_file: Path | None = None) -> None:
-        """Raises SettingsError, StoreError, OSError; whatever was started is stopped again then."""
+        """Start everything. Raises SettingsError, StoreError, OSError, after stopping again what was started."""
         try:
             await self._start_all()
             if ready_file is not None:
@@ -89,7 +91,7 @@ class _Process(Stopping):
         _log.info("serving", kind=self.kind, **{name: str(address) for name, address in self.addresses.items()})
 
     async def stop(self) -> None:
-        """Finish what is under way, for a limited time, and stop. Idempotent."""
+        """Finish requests in progress, for a limited time, and stop. Idempotent."""
         served, self.is_serving = self.is_serving, False
         if self._looking is not None:
             self._looking.cancel()
@@ -112,8 +114,8 @@ class _Process(Stopping):
                 await asyncio.to_thread(self._keys.refresh)
 
     async def _read_keys(self) -> None:
-        """Of the tickets that are demanded. Raises SettingsError."""
-        from bridges.auth.tickets import KeysOfOthers, TicketOffice  # where they are
+        """Read the keys of the tickets that are demanded. Raises SettingsError."""
+        from bridges.auth.tickets import KeysOfOthers, TicketOffice  # imported only with tickets
         from bridges.auth.tokens import KeysError
 
         try:
@@ -123,7 +125,7 @@ class _Process(Stopping):
         self._keys, self._office = keys, TicketOffice(lambda: keys.keys, self.settings.ticket_seconds)
 
     def _to_others(self, client_id: str, backoff_limit: float) -> TcpOptions:
-        """How other processes of the backend are reached."""
+        """Return the options for connections to other processes of the backend."""
         tickets = None if self._office is None else OwnTickets(self._office.for_process)
         return TcpOptions(client_id=client_id, backoff_limit=backoff_limit, tls=self._tls.peers, tickets=tickets)
 
@@ -132,7 +134,7 @@ class _Process(Stopping):
         self._give_up(reason)
 
     def hurry(self) -> None:
-        """Have a stop that is under way cut its connections."""
+        """Have a stop in progress cut its connections."""
         listener = self._listener()
         if listener is not None:
             self._hurrying = asyncio.ensure_future(listener.close())
@@ -149,7 +151,7 @@ class _Process(Stopping):
             at = self._address(METRICS, given[METRICS])
             names, required = self.settings.own_names(METRICS), self.settings.auth.required
             self._health = HealthServer(self, self.metrics, names, tells=not required)
-            # First, so that a long recovery can be watched.
+            # Started first, so that a long recovery can be watched.
             self.addresses[METRICS] = await self._health.start(at)
         if self.settings.sbp.tickets:
             await self._read_keys()
@@ -178,7 +180,7 @@ class _Process(Stopping):
             raise SettingsError(f"{name}: {error}") from None
 
     def _is_held(self) -> bool:
-        """Whether the data directory is still this process's. Blocks."""
+        """Return whether this process still holds the data directory. Blocks."""
         raise NotImplementedError
 
     def _listener_options(self) -> ListenerOptions:
@@ -195,7 +197,7 @@ class _Process(Stopping):
 
 
 class PdProcess(_Process):
-    """A placement driver."""
+    """A placement driver process."""
 
     kind = backend.PD
 
@@ -216,7 +218,7 @@ class PdProcess(_Process):
         promises.tell(promises.of_placement_driver(), _log)
         driver = PlacementDriverOptions(alive_seconds=self.settings.sbp.alive_ms / 1000)
         setup = PlacementDriverSetup(driver, listen, self.settings.cluster.database, barrier=self.metrics.barrier)
-        # Told of deletions, seals and trims: it must be the one they are meant for.
+        # The range server will get deletions, seals and trims, so it must be the intended one.
         check = RangeServerCheck(
             strangers=True, identity=lambda: self._service.driver.identity if self._service else ""
         )
@@ -237,7 +239,7 @@ class PdProcess(_Process):
 
 
 class RangeServerProcess(_Process):
-    """A range server."""
+    """A range server process."""
 
     kind = backend.RANGE_SERVER
 
@@ -295,7 +297,7 @@ class RangeServerProcess(_Process):
 
 
 def _of_process(budget: MemoryBudget) -> Iterator[Metric]:
-    from bridges.node.node_metrics import budget_metrics, process_metrics  # where somebody scrapes
+    from bridges.node.node_metrics import budget_metrics, process_metrics  # imported only in a process that is scraped
 
     yield from process_metrics()
     yield from budget_metrics(budget)

@@ -1,4 +1,6 @@
-"""A node's place in its cluster of one; :mod:`bridges.node.among_others` has that of a node among others."""
+"""The place of a single node in its cluster of one; :mod:`bridges.node.among_others` has that of a node among
+others.
+"""
 
 from __future__ import annotations
 
@@ -25,32 +27,35 @@ if TYPE_CHECKING:
 
 
 class ByItself:
-    """Who owns what, and what leads to others, of a node that shares its database with nobody."""
+    """Ownership and access to other nodes, for a node that shares its database with no other node."""
 
     cluster: Membership
     peers: Others
     worker_metrics: WorkerMetrics | None = None
-    """What all workers count, of the first one."""
+    """The metrics of all workers, on the first worker."""
 
     def __init__(self, db: Database, node_id: int) -> None:
         self.cluster = self._alone = Alone(node_id, Counters(db).next_epoch)
         self.peers = NoPeers()
 
     async def begin(self, catalog: Catalog, object_log: Embedded | None) -> None:
-        """The catalog is loaded; ``object_log``: whose log others may take over. Raises an error of the database."""
+        """Complete the place once the catalog is loaded. Raises errors of the database.
+
+        ``object_log``: the backend whose object log other nodes may take over; None: they may not.
+        """
         await self._alone.begin()
 
     def elsewhere(self, catalog: Catalog, barrier: Barrier, logs: Logs) -> ReadableElsewhere:
-        """Return what leads readers to the logs of other nodes, and others to ``logs``."""
+        """Return the access for readers to other nodes' logs, and for other nodes to ``logs``."""
         return Nowhere()
 
     def forwarding(self, catalog: Catalog, barrier: Barrier, logs: Logs) -> Elsewhere:
-        """Return what leads appends to other nodes, and those of others to ``logs``."""
+        """Return the access for appends to other nodes, and for other nodes' appends to ``logs``."""
         return Nowhere()
 
     def count(self, metrics: Metrics) -> None:
-        """Have metrics tell of the cluster."""
+        """Add metrics of the cluster."""
 
     async def listen(self, at: Address, tls: ssl.SSLContext | None, towards: ssl.SSLContext | None) -> Address:
-        """Answer other nodes there. Raises OSError."""
+        """Listen for other nodes' requests, and return the bound address. Raises OSError."""
         return at

@@ -1,4 +1,4 @@
-"""Which topics are compacted, and how: by their configuration, unless they are brought from elsewhere, or were just."""
+"""Compaction policies of topics: by their configuration, except while, or shortly after, a topic is imported."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 
 class Policies:
-    """``holds``: whether a topic has to stay as it is for now (:class:`bridges.node.retention.HandedOver`)."""
+    """The compaction policies of all topics.
+
+    ``holds``: whether a topic must stay as it is for now (:class:`bridges.node.retention.HandedOver`).
+    """
 
     def __init__(self, catalog: Catalog, holds: Callable[[Topic], bool]) -> None:
         self._catalog = catalog
         self._holds = holds
 
     def of(self, name: str) -> CompactionPolicy | None:
-        """That of a topic; None for one that is not compacted, or not now. Raises TopicNotFound."""
+        """Return the policy of a topic, None if it is not compacted, or not now. Raises TopicNotFound."""
         effective = self._catalog.effective
         if "compact" not in effective(name, "cleanup.policy") or self._holds(self._catalog.topic(name)):
             return None

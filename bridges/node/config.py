@@ -1,9 +1,9 @@
-"""Settings of a node: what they are, where they come from, and what is wrong with them.
+"""Loading of a node's settings: their sources, validation, and origins.
 
 Sources, strongest first: command-line flags (``--set key=value`` and the flags that stand for a key), environment
 variables ``ANABRANCH_*`` (``__`` separates levels: ``ANABRANCH_KAFKA__NUM_PARTITIONS``), the file ``anabranch.toml``,
-defaults. A front brings a section of its own, named like it. Each source is read into dotted keys with a note of where
-the value stands, so that an error or the command ``anabranch config`` can name the very flag, variable or line's key.
+defaults. A front adds a section with its own name. Each source is read into dotted keys that record where the value
+comes from, so that an error or the command ``anabranch config`` can name the exact flag, variable or key of the file.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ S = TypeVar("S", bound=Section)
 
 PREFIX = "ANABRANCH_"
 _VARIABLE = "environment "
-"""How the origin of what a variable gave begins."""
+"""Prefix of the origin of a value from a variable."""
 DEFAULT_FILE = "anabranch.toml"
 
 _NOT_SETTINGS = frozenset(
     f"{PREFIX}{name}"
     for name in ("NODE", "USER", "PASSWORD", "CONFIG", "SOURCE_OPTIONS", "TARGET_OPTIONS", "IMAGE", "ENDPOINT")
 )
-"""Variables of others: a node's address and user for client commands, the settings file, and options of what jobs of
-the pipeline read and write; the image of compose/, and the node of Spark's examples."""
+"""Variables that are not settings: a node's address and user for client commands, the settings file, options of what
+the pipeline's jobs read and write, the image of compose/, and the node of Spark's examples.
+"""
 
 
 def _tls(value: object) -> object:
@@ -73,8 +74,8 @@ def _tls_name(name: str) -> str:
 
 
 def _listener(name: str) -> str:
-    # Shells do not allow '-' in names of variables: ANABRANCH_LISTEN__SBP_PD means sbp-pd. The dot of a version is the
-    # only one in a name.
+    # Shells do not allow '-' in names of variables, so ANABRANCH_LISTEN__SBP_PD means sbp-pd. The only dot in a name is
+    # that of a version.
     return name.replace("_", "-").replace(".", "-").replace("-v0-", "-v0.")
 
 
@@ -85,7 +86,7 @@ def _host(value: object) -> object:
 
 
 def _topic_defaults(value: object) -> object:
-    # TOML numbers and booleans are as good as their text.
+    # TOML numbers and booleans are accepted as their text.
     if isinstance(value, dict):
         texts = {key: str(one).lower() if isinstance(one, bool) else str(one) for key, one in value.items()}
         try:
@@ -96,13 +97,13 @@ def _topic_defaults(value: object) -> object:
 
 
 class Settings(Section):
-    """Everything that can be set about a node; see docs/operations.md for the table.
+    """All settings of a node; see docs/operations.md for the table.
 
-    The class that :func:`load` uses has, besides, a field for the section of each front.
+    The class that :func:`load` uses also has a field for the section of each front.
     """
 
     fronts: ClassVar[tuple[type[Front], ...]] = ()
-    """The fronts whose sections are part of it."""
+    """The fronts with a section in these settings."""
 
     data_dir: Path = setting(Path("anabranch-data"), description="Directory of everything the node keeps.")
     listen: dict[str, str] = setting(
@@ -145,7 +146,7 @@ class Settings(Section):
 
     @property
     def auth_options(self) -> AuthOptions:
-        """Where users and keys lie, and what else is set of them."""
+        """The options of authentication: the files of users and keys, and the other settings."""
         auth = self.auth
         return AuthOptions(
             users_file=Path(auth.users_file or self.data_dir / "users.json"),
@@ -168,24 +169,24 @@ class Settings(Section):
 
     @property
     def ticket_seconds(self) -> int:
-        """How long tickets for the backend are valid: no longer than the keys that they are signed with are known."""
+        """Seconds for which tickets for the backend are valid: not longer than their signing keys are known."""
         return max(1, min(self.sbp.ticket_ms, self.auth.token_ms) // 1000)
 
     @property
     def super_users(self) -> frozenset[str]:
-        """Who may do everything, as KIND:NAME."""
+        """The principals that may do everything, as KIND:NAME."""
         return frozenset(name.strip() for name in self.auth.super_users.split(";") if name.strip())
 
     def own_names(self, listener: str) -> OwnNames:
-        """By which names browsers may ask an HTTP listener, besides addresses."""
+        """Return the host names under which browsers may ask an HTTP listener, besides addresses."""
         hosts = [self.default_host]
         for told in (self.listen, self.advertise):
-            with suppress(ValueError):  # which whoever opens the listener tells of
+            with suppress(ValueError):  # opening the listener reports the error
                 hosts.append(Address.parse(told.get(listener, ""), self.default_host).host)
         return OwnNames(hosts, self.node.http_names.split(","))
 
     def of(self, front: type[Front]) -> Section | None:
-        """The section of a front; its defaults when the settings were made without it."""
+        """Return the section of a front, or its defaults if the settings were made without the front."""
         if front.settings is None:
             return None
         found = getattr(self, front.name, None)
@@ -193,7 +194,7 @@ class Settings(Section):
 
 
 class Setting(Struct, frozen=True):
-    """One setting as ``anabranch config`` and the documentation show it."""
+    """A setting as ``anabranch config`` and the documentation show it."""
 
     key: str
     value: str
@@ -204,14 +205,14 @@ class Setting(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True):
-    """Validated settings, the origin of every key that was given, and sentences on variables that are no settings."""
+    """Validated settings, with the origin of every given key, and warnings about variables that are no settings."""
 
     settings: Settings
     origins: Mapping[str, str]
     warnings: tuple[str, ...] = ()
 
     def table(self) -> list[Setting]:
-        """Every setting with its value, default and origin; maps appear once for each entry that was given."""
+        """Return every setting with its value, default and origin; a map has a row per given entry."""
         return list(_rows(self.settings, self.origins))
 
 
@@ -223,10 +224,10 @@ def load(
     directory: Path | None = None,
     fronts: Sequence[type[Front]] | None = None,
 ) -> Loaded:
-    """Settings from all sources, with the sections of ``fronts`` (None: those installed).
+    """Load the settings from all sources, with the sections of ``fronts`` (None: those installed).
 
-    ``flags`` are dotted keys; ``file`` must exist when given, otherwise ``anabranch.toml`` in ``directory`` (the
-    working directory) is read if it is there. Raises SettingsError that names every wrong value and where it stands.
+    ``flags`` are dotted keys. ``file`` must exist if it is given; by default ``anabranch.toml`` in ``directory`` (the
+    working directory) is read if it exists. Raises SettingsError that names every wrong value and its origin.
     """
     model = _model(installed() if fronts is None else tuple(fronts))
     given: dict[str, tuple[Any, str]] = {}
@@ -243,7 +244,7 @@ def load(
             warnings.append(f"{where}: {key} is fixed at {fixed}")
             del given[key]
         elif not _known(key, model):
-            # Kubernetes makes ANABRANCH_PORT and others of a service that is called so.
+            # Kubernetes sets ANABRANCH_PORT and other variables for a service with that name.
             told = warnings if where.startswith(_VARIABLE) else problems
             told.append(f"{where}: unknown setting {key!r}{_hint(key, model)}")
             del given[key]
@@ -259,13 +260,13 @@ def load(
 
 
 def schema() -> list[Setting]:
-    """Every setting with its default: what docs/operations.md is generated from."""
+    """Return every setting with its default; docs/operations.md is generated from it."""
     return list(_rows(_model(installed())(), {}))
 
 
 @lru_cache
 def _model(fronts: tuple[type[Front], ...]) -> type[Settings]:
-    """The settings with a section for each front that has one. Raises FrontError."""
+    """Return the settings class with a section for each front that has one. Raises FrontError."""
     check(fronts, Settings.__struct_fields__, ())
     kinds = {front.name: front.settings for front in fronts if front.settings is not None}
     about = {"__module__": __name__, "__doc__": Settings.__doc__, "__annotations__": kinds, "fronts": fronts}
@@ -282,7 +283,7 @@ def _from_file(file: Path | None, directory: Path | None) -> dict[str, tuple[Any
     path = file or (directory or Path()) / DEFAULT_FILE
     if file is None and not path.exists():
         return {}
-    import tomllib  # where there is a file
+    import tomllib  # imported only with a file
 
     try:
         document = tomllib.loads(path.read_text("utf-8"))
@@ -317,7 +318,7 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
 
 
 class _Field(Struct, frozen=True):
-    """A setting and where it stands: its section, and the path of the object of that from the settings."""
+    """A setting and its place: its section, and the path from the settings to the section's object."""
 
     section: type[Section]
     path: tuple[str, ...]
@@ -329,11 +330,11 @@ class _Field(Struct, frozen=True):
         return kind_of(self.section, self.name)
 
     def value(self, given: object) -> Any:
-        """The value that was meant by what was given. Raises ValueError with what it must be."""
+        """Return the value that is meant by ``given``. Raises ValueError with what it must be."""
         return self.spec.value(self.kind, given)
 
     def of(self, settings: Section) -> Any:
-        """What it is in these settings."""
+        """Return the value of this setting in ``settings``."""
         for part in self.path:
             settings = getattr(settings, part)
         return getattr(settings, self.name)
@@ -363,7 +364,7 @@ def _known(key: str, model: type[Settings]) -> bool:
 
 
 def _fixed(key: str, model: type[Settings]) -> str | None:
-    """At what something is fixed that was a setting; None of everything else."""
+    """Return the constant value of a former setting, None for any other key."""
     section: type[Section] = model
     *path, name = key.split(".")
     for part in path:
@@ -387,12 +388,12 @@ def _hint(key: str, model: type[Settings]) -> str:
 
 
 def _values(given: Mapping[str, tuple[Any, str]], model: type[Settings]) -> tuple[dict[str, Any], list[str]]:
-    """The values of the keys that were given, those of a map under its name, and what is wrong with others."""
+    """Return the values of the given keys, with a map's entries under its name, and the problems with the others."""
     fields = _fields(model)
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, (value, where) in given.items():
-        head, _, name = key.partition(".")  # of an entry of a map: what follows is one name, dots included
+        head, _, name = key.partition(".")  # for a map's entry: the rest is a single name, dots included
         if head not in _MAPS:
             try:
                 values[key] = fields[key].value(value)
@@ -413,7 +414,7 @@ def _values(given: Mapping[str, tuple[Any, str]], model: type[Settings]) -> tupl
 
 
 def _contradictions(sbp: SbpSettings) -> Iterator[str]:
-    """What is wrong with settings that are right by themselves."""
+    """Yield the problems of settings that are valid by themselves but contradict each other."""
     if sbp.mode == "external" and not sbp.pd:
         yield "sbp.mode = external needs sbp.pd, the address of the placement driver"
     if bool(sbp.tls_cert) != bool(sbp.tls_key):
@@ -437,7 +438,7 @@ def _contradictions(sbp: SbpSettings) -> Iterator[str]:
 
 
 def _made(section: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
-    """A section of the values by their keys, with defaults for all others."""
+    """Build a section from values by key, with defaults for all others."""
     given: dict[str, Any] = {}
     for name, one in settings_of(section).items():
         if isinstance(one, Section):

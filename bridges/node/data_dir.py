@@ -1,4 +1,4 @@
-"""The data directory: one process at a time, and what lies where in it."""
+"""The data directory: its lock, which one process holds at a time, and the places of its files."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from anabranch_kit.disk.held import HeldFile
 from anabranch_kit.errors import StoreError, StoreLocked
 
 DATABASE = "node.db"
-"""The file of a data directory that has the metadata."""
+"""Name of the file with the metadata."""
 
 
 class DataDirectory:
-    """A directory held by this process until :meth:`release` (or the end of the process, however that comes)."""
+    """A directory held by this process until :meth:`release`, or the end of the process, however it ends."""
 
     def __init__(self, path: Path) -> None:
-        """Create the directory if need be and lock it. Raises StoreLocked (held by another process) or StoreError."""
+        """Create the directory if necessary, and lock it. Raises StoreLocked (another process holds it) or
+        StoreError.
+        """
         self.path = path
         self.database = path / DATABASE
         self.backend = path / "sbp"
         self.cluster = path / "cluster"
-        """Names the cluster that the node is one of, if it is."""
+        """Contains the id of the cluster to which the node belongs, if any."""
         self.mark = path / "mark"
-        """How far the cluster's database was when the node last wrote that down (bridges/cluster/marks.py)."""
+        """The last mark of the cluster's database (bridges/cluster/marks.py)."""
         try:
             make_directories(Files(), path)
             self._lock = HeldFile(path / "lock")
@@ -36,26 +38,26 @@ class DataDirectory:
             raise StoreLocked(f"data directory {path} is in use by {who}; a directory serves one node") from error
         except OSError as error:
             raise StoreError(f"cannot use data directory {path}: {error.strerror}") from error
-        # Not before the lock is held: the file tells who holds it.
+        # Only with the lock held: the file names its holder.
         os.ftruncate(self._lock.fd, 0)
         os.pwrite(self._lock.fd, f"{os.getpid()}\n".encode(), 0)
 
     def is_held(self) -> bool:
-        """Whether the directory is still the one that was locked: somebody may have removed it."""
+        """Return whether the directory is still the one that was locked: an operator may have removed it."""
         return self._lock.is_there()
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         self._lock.release()
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
-    """Write ``content`` as JSON such that a reader sees either no file or all of it."""
+    """Write ``content`` as JSON, so that a reader sees either no file or the whole content."""
     write_file(path, json.dumps(content) + "\n")
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write ``text`` such that a reader sees what was there before or all of it."""
+    """Write ``text``, so that a reader sees either the old content or the whole new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, "utf-8")
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""Where a node's metadata is: in a file of SQLite's in its data directory, or in the PostgreSQL of a cluster."""
+"""The database of a node's metadata: a SQLite file in its data directory, or the PostgreSQL database of a cluster."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from bridges.node.data_dir import DataDirectory, write_file
 from bridges.node.worker import Worker
 
 Admit = Callable[[Connection, int], None]
-"""Asked with the version of the tables that are there, before anything is changed; raises StoreVersionError."""
+"""Called with the version of the existing tables before anything is changed; raises StoreVersionError."""
 
 SCHEMA = "anabranch"
-"""Where the tables are in PostgreSQL."""
+"""PostgreSQL's schema of the tables."""
 
 _TRIES = 20
 _AGAIN_S = 0.1
 _RESERVE_BYTES = 8 * 1024 * 1024
-"""Of disk, for the commits that delete topics when all of it is full."""
+"""Reserved disk space, for the commits that delete topics when the disk is full."""
 
 
 def engine_of(
     settings: Settings, directory: DataDirectory, worker: Worker | None = None, *, second: bool = False
 ) -> Engine:
-    """The engine of the node's database, not open yet. A ``second`` one, of a process that has one open already, is for
-    transactions that lock what they decide by.
+    """Return the engine of the node's database, not yet open.
 
-    Raises StoreError where the directory has the metadata of a node that was none of a cluster's.
+    A ``second`` engine, in a process that has opened one already, is for transactions that lock the rows they decide
+    by. Raises StoreError if the directory has the metadata of a node outside of a cluster.
     """
     if directory.database.exists() and directory.cluster.exists():
         raise StoreError(
@@ -57,10 +57,10 @@ def engine_of(
             "give the node an empty data_dir, start it without cluster.database, or have its data taken along by "
             "'anabranch upgrade-to-cluster'"
         )
-    from bridges.cluster import versions  # few nodes have one
+    from bridges.cluster import versions  # imported only in a cluster
 
     admit = partial(versions.admit, node_id=settings.node.id, ours=versions.OURS)
-    # Behind what waits for a lock there wait heartbeats: others must not take this node for dead meanwhile.
+    # Heartbeats queue behind a transaction that waits for a lock: others must not take this node for dead meanwhile.
     waits_s = settings.cluster.lease_s / 2 if second else math.inf
     return in_postgres(url, second=second, admit=admit, waits_s=waits_s)
 
@@ -68,12 +68,12 @@ def engine_of(
 def in_file(
     settings: Settings, directory: DataDirectory, worker: Worker | None = None, *, second: bool = False
 ) -> Engine:
-    """The engine of the database in a data directory, whoever it is for; see :func:`engine_of`."""
+    """Return the engine of the database in a data directory; see :func:`engine_of`."""
     return SqliteEngine(
         directory.database,
         MIGRATIONS,
         application_id=APPLICATION_ID,
-        # The second one gives away epochs, which nobody may be given twice whatever is lost.
+        # The second engine gives out epochs, none of which may be given out twice, whatever is lost.
         synchronous="NORMAL" if settings.sbp.durability == "os" and not second else "FULL",
         unwatched=HAS_CHECKSUMS,
         reserve_bytes=_RESERVE_BYTES,
@@ -86,9 +86,11 @@ def in_file(
 def in_postgres(
     url: str, schema: str = SCHEMA, *, second: bool = False, admit: Admit | None = None, waits_s: float = math.inf
 ) -> Engine:
-    """The engine of a cluster's database, or of one that is made in another schema; see :func:`engine_of`. Raises
-    StoreError for what is no URL."""
-    from anabranch_kit.sql.postgres import PostgresEngine  # few nodes have one
+    """Return the engine of a cluster's database, or of one to be created in another schema; see :func:`engine_of`.
+
+    Raises StoreError for an invalid URL.
+    """
+    from anabranch_kit.sql.postgres import PostgresEngine  # imported only in a cluster
 
     return PostgresEngine(
         url,
@@ -102,7 +104,7 @@ def in_postgres(
 
 
 async def check_cluster(db: Database, directory: DataDirectory) -> None:
-    """Raises StoreError where the directory is of another cluster's node than the database, or an error of that."""
+    """Raise StoreError if the directory belongs to another cluster than the database. Raises errors of the database."""
     cluster_id = await db.run(identify)
     known = await asyncio.to_thread(told_by, directory.cluster)
     if known not in ("", cluster_id):
@@ -113,12 +115,12 @@ async def check_cluster(db: Database, directory: DataDirectory) -> None:
 
 
 async def join_cluster(db: Database, directory: DataDirectory) -> None:
-    """The directory is from now on of a node of the database's cluster. Raises OSError, or an error of the database."""
+    """Record in the directory that it belongs to the database's cluster. Raises OSError, and errors of the database."""
     await asyncio.to_thread(write_file, directory.cluster, f"{await db.run(identify)}\n")
 
 
 def told_by(path: Path) -> str:
-    """The cluster that a file of a data directory names; empty where there is none."""
+    """Return the cluster id in a file of a data directory, empty without the file."""
     try:
         return path.read_text("ascii").strip()
     except FileNotFoundError:
@@ -126,21 +128,26 @@ def told_by(path: Path) -> str:
 
 
 async def inherit(db: Database, nodes: Collection[int], node: int) -> None:
-    """What nodes that are none of ``nodes`` were about to make of streams is ``node``'s to finish: where it is certain
-    that none of their processes lives. Raises an error of the database."""
+    """Assign unfinished work on streams of nodes that are not among ``nodes`` to ``node``. Raises errors of the
+    database.
+
+    To be called where it is certain that no process of those nodes is alive.
+    """
 
     await db.run(lambda connection: take_over(connection, nodes, node))
 
 
 def take_over(connection: Connection, nodes: Collection[int], node: int) -> None:
-    """See :func:`inherit`: called in the database's thread."""
+    """Do the work of :func:`inherit` in the database's thread."""
     marks = ", ".join("?" * len(nodes))
     connection.execute(f"UPDATE stream_intents SET node = ? WHERE node NOT IN ({marks})", (node, *nodes))
 
 
 async def repeated(work: Callable[[], Awaitable[None]], *, shared: bool) -> None:
-    """``work`` that defines tables; nodes that start together meet there, and one after the other finds them made.
-    Raises an error of the database."""
+    """Run ``work``, which defines tables; if ``shared``, retry after errors. Raises an error of the database.
+
+    Nodes that start together conflict here; one after the other, they find the tables made.
+    """
     for _ in range(_TRIES if shared else 0):
         try:
             await work()

@@ -1,6 +1,6 @@
-"""File descriptors of the process: connections may use them up to a bound, so that the store always finds one.
+"""The process's file descriptors: connections are bounded, so that the store always gets one.
 
-Without descriptors a listener cannot take a connection, which is a nuisance, but neither can the store open a file,
+Without descriptors a listener cannot accept a connection, which is a nuisance; but neither can the store open a file,
 which ends the node. So the bounds on connections of all listeners together leave some descriptors free.
 """
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from bridges.node.setting import Section
 
 RESERVED = 512
-"""Descriptors that no connection uses: segments, indexes, the database, libraries, connections to other servers."""
+"""Descriptors that are not for connections of clients: segments, indexes, the database, libraries, other servers."""
 _LEAST = 8
 """Connections that every listener may have, however few descriptors there are."""
 
 
 def raise_limit() -> int:
-    """Let the process have as many descriptors as the system allows it; returns how many."""
+    """Raise the process's limit of descriptors to the system's maximum, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = max(soft, 1 << 20)
@@ -33,7 +33,9 @@ def raise_limit() -> int:
 
 
 def share(wanted: Mapping[str, int], descriptors: int) -> dict[str, int]:
-    """Connections by listener that fit into ``descriptors`` with some left: what is wanted, or the same part of it."""
+    """Return connections by listener that fit into ``descriptors`` with a reserve: all that is wanted, or equal
+    fractions.
+    """
     room = max(0, descriptors - RESERVED)
     total = sum(wanted.values())
     if total <= room:
@@ -42,7 +44,7 @@ def share(wanted: Mapping[str, int], descriptors: int) -> dict[str, int]:
 
 
 def fit(settings: Settings, descriptors: int) -> tuple[Settings, str | None]:
-    """The settings with bounds on connections that fit, and a sentence for the operator if any had to be lowered."""
+    """Return the settings with bounds on connections that fit, and a sentence for the operator if any was lowered."""
     sbp_listeners = sum(name.startswith("sbp-") for name in settings.listen) or 2
     bounds = [(front, name) for front in settings.fronts for name in front.connection_bounds]
     wanted = {

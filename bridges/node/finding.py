@@ -1,4 +1,4 @@
-"""What a check found, in words for an operator."""
+"""Results of checks, in words for an operator."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from msgspec import Struct
 
 
 class Severity(Enum):
-    """How much a finding matters, least first."""
+    """The importance of a finding, from least to most."""
 
     FINE = "ok"
     NOTE = "note"
-    """How it is meant to be, and worth knowing."""
+    """As intended, but worth knowing."""
     WARNING = "warning"
-    """It works, but worse, or less safely, than it could."""
+    """It works, but worse or less safely than it could."""
     WRONG = "wrong"
-    """A node cannot start like this, or cannot keep what it promises."""
+    """A node cannot start like this, or cannot keep its promises."""
 
 
 class Finding(Struct, frozen=True):
-    """``about``: the thing in one or two words. ``sentence``: how it is; ``remedy``: what to do, if anything."""
+    """The result of a check.
+
+    ``about``: the subject in one or two words. ``sentence``: its state. ``remedy``: what to do, empty for nothing.
+    """
 
     severity: Severity
     about: str

@@ -1,9 +1,9 @@
-"""What a node stands on, floor by floor: each is opened on those below it, and closed before them.
+"""The floors of a node: each is opened on the floors below, and closed before them.
 
 ground (directory, database) -> cluster (its place among nodes) -> storage (the backend) -> metadata (catalog,
-positions, quotas, rules) -> log (partition logs, compaction). Fronts and console stand on these
-(:mod:`bridges.node.assembly`). A floor that cannot be opened closes what it had opened; as one is closed, each step is
-taken whatever became of those before.
+positions, quotas, rules) -> log (partition logs, compaction). Fronts and console stand on top
+(:mod:`bridges.node.assembly`). A floor that fails to open closes what it has opened. Closing takes every step, even if
+earlier ones fail.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ _log = structlog.get_logger("anabranch.node")
 
 
 class Plan(Struct, frozen=True):
-    """What all floors are made from. ``step`` takes a step of closing whose failure is noted; ``fail`` is called with
-    a sentence when the node cannot go on."""
+    """The inputs of all floors.
+
+    ``step`` runs a step of closing and records its failure. ``fail`` is called with a sentence when the node cannot go
+    on.
+    """
 
     settings: Settings
     kinds: Sequence[type[Front]]
@@ -87,7 +90,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def nodes_of_file(self) -> list[int]:
-        """The ids of all nodes that may live beside this one on its database, where that is a file."""
+        """The ids of all nodes that may share this node's database, if that is a file."""
         node_id = self.settings.node.id
         if self.worker is None:
             return [node_id]
@@ -96,7 +99,7 @@ class Plan(Struct, frozen=True):
 
 
 class Ground(Struct, frozen=True):
-    """The data directory, the database with all tables, and what listeners are opened with."""
+    """The ground floor: the data directory, the database with all tables, the memory budget, and TLS and tickets."""
 
     directory: DataDirectory
     db: Database
@@ -121,7 +124,7 @@ async def ground(plan: Plan) -> AsyncIterator[Ground]:
             raise SettingsError(str(error)) from None
         tickets = None
         if settings.sbp.tickets:
-            from bridges.auth.tickets import TicketOffice  # where they are demanded
+            from bridges.auth.tickets import TicketOffice  # imported only with tickets
 
             tickets = TicketOffice(lambda: plan.authenticator.keys, settings.ticket_seconds)
         engine = databases.engine_of(settings, directory, worker)
@@ -145,7 +148,7 @@ async def ground(plan: Plan) -> AsyncIterator[Ground]:
 
 def _migrate_fronts(plan: Plan, connection: Connection) -> None:
     for kind in plan.kinds:
-        # Nodes of a cluster may be of neighbouring releases; whether they may was asked when it was opened.
+        # Nodes of a cluster may be of neighbouring releases; opening the database has checked that.
         mixed = bool(plan.settings.cluster.database)
         front_tables.migrate(connection, kind.name, kind.migrations, newer=mixed)
         formats = [int(plug.id) for plug in kind.formats]
@@ -154,13 +157,15 @@ def _migrate_fronts(plan: Plan, connection: Connection) -> None:
 
 @asynccontextmanager
 async def cluster(plan: Plan, below: Ground) -> AsyncIterator[ByItself]:
-    """Become a member, before the log is opened: that ends whoever has it. Raises StoreError, errors of the
-    database."""
+    """Become a member, before the log is opened: opening it fences any node that has it.
+
+    Raises StoreError, errors of the database.
+    """
     settings, worker, db = plan.settings, plan.worker, below.db
     if worker is None and not settings.cluster.database:
         place = ByItself(db, settings.node.id)
     else:
-        from bridges.node.among_others import enter  # where there are others
+        from bridges.node.among_others import enter  # imported only with other nodes or workers
 
         place = await enter(
             settings, below.directory, db, worker, plan.nodes_of_file, plan.metrics, below.budget, plan.fail
@@ -198,20 +203,20 @@ async def storage(plan: Plan, below: Ground, failed: Callable[[str], None]) -> A
 
 
 class Above(Protocol):
-    """What is used of the node that stands on the floors."""
+    """The parts of the node above that floors use."""
 
     @property
     def authorizer(self) -> Authorizer:
-        """Who decides where there are no rules."""
+        """Return the authorizer for a node without rules."""
 
     @property
     def group_directories(self) -> Mapping[str, GroupDirectory]: ...
     def count_denial(self) -> None:
-        """The rules have refused something."""
+        """Count an operation that the access rules have denied."""
 
 
 class Metadata(Struct, frozen=True):
-    """What the database says, known: topics, positions, quotas, and who may do what."""
+    """The metadata floor: topics, positions, quotas and access rules, loaded from the database."""
 
     catalog: Catalog
     progress: Progress
@@ -229,7 +234,7 @@ async def metadata(
     started: backend.Backend,
     node: Above,
 ) -> AsyncIterator[Metadata]:
-    """Load it. Raises errors of the database."""
+    """Load the metadata. Raises errors of the database."""
     settings, db, barrier = plan.settings, below.db, plan.metrics.barrier
     rules, authorizer = await _rules(plan, db, node)
     quotas = Quotas(QuotaRules(), settings.auth.quota_clients, barrier)
@@ -250,7 +255,8 @@ async def metadata(
     catalog = Catalog(db, started.client, options, (erase_topic, *of_streams, *of_fronts), barrier)
     try:
         await catalog.load()
-        # A worker's log is another one's only when the worker is there no more: until then it comes back at once.
+        # Another worker may take over a worker's log only when that worker is removed for good: until then it restarts
+        # at once.
         in_objects = settings.sbp.durability == "object" and plan.worker is None
         await place.begin(catalog, started.embedded if in_objects else None)
         yield Metadata(catalog, progress, quotas, client_quotas, rules, authorizer)
@@ -262,7 +268,7 @@ async def _rules(plan: Plan, db: Database, node: Above) -> tuple[AccessRules | N
     auth = plan.settings.auth
     if auth.rules == "off":
         return None, node.authorizer
-    from bridges.auth.rule_authorizer import RuleAuthorizer  # where there are rules
+    from bridges.auth.rule_authorizer import RuleAuthorizer  # imported only with rules
     from bridges.catalog.access_rules import AccessRules
 
     rules = AccessRules(db, auth.max_rules)
@@ -274,7 +280,7 @@ async def _rules(plan: Plan, db: Database, node: Above) -> tuple[AccessRules | N
 
 
 class Log(Struct, frozen=True):
-    """The partition logs, wherever they are, and what is done to all of them."""
+    """The log floor: the partition logs, wherever they are, and the work on all of them."""
 
     logs: Logs
     appends: Appends
@@ -283,14 +289,14 @@ class Log(Struct, frozen=True):
     needed: NeededByConsumers
     handed_over: HandedOver
     addresses: Mapping[str, Address]
-    """Of the listeners of other backends."""
+    """Addresses of the listeners of other backends."""
 
 
 @asynccontextmanager
 async def log(
     plan: Plan, below: Ground, place: ByItself, started: backend.Backend, known: Metadata
 ) -> AsyncIterator[Log]:
-    """Make the partition logs, of which each is opened at its first use. Raises errors of the database."""
+    """Make the partition logs, each of which is opened at its first use. Raises errors of the database."""
     settings, db, catalog, barrier = plan.settings, below.db, known.catalog, plan.metrics.barrier
     starts, skips, byte_starts, cleaned = LogStarts(db), Skips(db), ByteStarts(db), CleanedLogs(db)
     for rows in (starts, skips, byte_starts, cleaned):
@@ -337,14 +343,16 @@ async def log(
         await plan.step("forwarding nothing more", appends.close())
         await plan.step("reading nothing more of other nodes", logs.elsewhere.close())
         await plan.step("answering no other node", place.peers.close())
-        for other in others:  # whose clients append through the partition logs
+        for other in others:  # their clients append through the partition logs
             await plan.step("stopping listeners of other backends", other.close())
         await plan.step("closing partition logs", logs.close())
         await plan.step("ending work on records", asyncio.to_thread(plan.works.close))
 
 
 async def _take_positions_back(progress: Progress, log: PartitionLog, end: int) -> None:
-    """A loss of power may have taken the end of a log whose positions were kept: without flushes of the log."""
+    """Move positions beyond the end of a log back to it: without flushes, a loss of power may have cut the
+    log's end.
+    """
     groups = await progress.not_beyond(log.topic, log.partition, end)
     if groups:
         _log.warning(

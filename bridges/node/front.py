@@ -1,8 +1,8 @@
-"""The contract for fronts: what a front brings, and what a node gives it (docs/fronts.md).
+"""The contract for fronts: what a front declares, and what a node gives it (docs/fronts.md).
 
-A front speaks one protocol. It is a class found through the entry-point group ``anabranch.fronts``; nothing else in
-this package knows which fronts there are. What it brings stands in class attributes, which are looked at before any
-node exists (settings are read, the command line shows them), so the module of the class should import little; what
+A front speaks one protocol. It is a class found through the entry-point group ``anabranch.fronts``; the rest of this
+package does not know which fronts there are. Class attributes declare its properties, and are read before any node
+exists (to read settings, and for the command line). So the module of the class should import little; the code that
 serves clients is imported when the front starts.
 """
 
@@ -61,14 +61,14 @@ S = TypeVar("S", bound=Section)
 
 
 class FrontError(SettingsError):
-    """A front that is installed cannot be part of a node: it, or two of them together, break the contract."""
+    """An installed front cannot be part of a node: it breaks the contract, alone or together with another front."""
 
 
 class Listener(Struct, frozen=True):
-    """Something a front listens on: ``port`` is the usual one. Operators may open further ones of the kind, under
-    names that go on from this one: ``kafka-external``.
+    """A listener of a front; ``port`` is the default. Operators may open further listeners of the same kind.
 
-    ``tls`` tells whether it may be given certificates, ``authentication`` in which ways clients can say who they are.
+    The names of these continue the name: ``kafka-external``. ``tls``: whether it may have certificates.
+    ``authentication``: the ways in which clients can log in.
     """
 
     name: str
@@ -78,17 +78,20 @@ class Listener(Struct, frozen=True):
 
 
 def listener_kind(name: str, kinds: Iterable[str]) -> str | None:
-    """Which of ``kinds`` a listener is: the one of its name, or the longest that its name goes on from.
+    """Return the one of ``kinds`` to which a listener belongs: its own name, or the longest that its name continues.
 
-    ``kafka-external`` is a further listener of the kind ``kafka``, ``pravega-segmentstore`` one of its own kind.
+    ``kafka-external`` is a further listener of the kind ``kafka``; ``pravega-segmentstore`` is of its own kind.
     """
     found = [kind for kind in kinds if name == kind or (name.startswith(f"{kind}-") and _FURTHER.fullmatch(name))]
     return max(found, key=len, default=None)
 
 
 class NodeFacts(Struct, frozen=True):
-    """What a front's node-level configuration and its checks may tell of: ``settings`` are its own, addresses are by
-    listener. ``takes_oauth``: whether users may show tokens of a server of logins."""
+    """Facts about a node for a front's node-level configuration and its checks.
+
+    ``settings`` are the front's own; addresses are by listener. ``takes_oauth``: whether tokens of an external issuer
+    are accepted.
+    """
 
     settings: Section | None
     node: NodeSettings
@@ -100,12 +103,13 @@ class NodeFacts(Struct, frozen=True):
 
 
 class SbpPlace(Struct, frozen=True):
-    """Where other programs read the node's streams over SBP, beside the node; nothing when that is not open to them.
+    """The place where other programs may read the node's streams over SBP, bypassing the node; empty if that is not
+    allowed.
 
-    ``pd``: addresses of the placement driver's nodes, which lead to the range servers; a host of a wildcard means the
-    host by which the node is reached. ``identity`` is what the placement driver has to say of itself, empty if it says
-    nothing. ``tls`` tells whether these addresses want TLS, ``tickets`` whether what listens there wants those that
-    :attr:`NodeServices.tickets` makes.
+    ``pd``: addresses of the placement driver's nodes, from which clients learn the range servers; a wildcard host
+    stands for the host under which the node is reached. ``identity``: the identity that the placement driver must
+    report, empty if it reports none. ``tls``: whether these addresses use TLS. ``tickets``: whether their listeners
+    demand tickets of :attr:`NodeServices.tickets`.
     """
 
     pd: tuple[Address, ...]
@@ -117,7 +121,7 @@ class SbpPlace(Struct, frozen=True):
 
 
 class NodeServices(Struct, frozen=True):
-    """What a node gives a front. Everything here may be used from :meth:`Front.start` until the end of ``stop``."""
+    """The services of a node for a front. All may be used from :meth:`Front.start` until the end of ``stop``."""
 
     settings: Section | None
     """The front's own section; see :meth:`section`."""
@@ -130,128 +134,137 @@ class NodeServices(Struct, frozen=True):
     catalog: Catalog
     logs: Logs
     owners: Ownership
-    """Which node owns which partition, and coordinates what."""
+    """The owners of partitions, and the coordinators."""
     peers: Others
-    """How the other nodes are asked, and answered."""
+    """Requests to other nodes, and answers to theirs."""
     appends: Appends
-    """Appends to partitions wherever they are, for what comes to a node that does not own them."""
+    """Appends to partitions of any node, for requests that arrive at a node that does not own them."""
     progress: FrontProgress
     """Positions of this front's groups."""
     db: Database
     """The node's database, for the front's own tables."""
     works: SlicedWorks
-    """Where long work on records is done in slices."""
+    """Runs long work on records in slices."""
     translator: Translator
     budget: MemoryBudget
-    """The one bound on memory for all fronts: requests in flight, unsent answers, reads."""
+    """The memory bound shared by all fronts: requests in flight, unsent answers, reads."""
     authenticator: Authenticator
-    """Tells who has a name and password, or a token; whether clients of a listener must have them (``required_at``)."""
+    """Checks passwords and tokens, and whether clients of a listener must log in (``required_at``)."""
     authorizer: Authorizer
-    """To be asked on every operation."""
+    """To be asked before every operation."""
     access_rules: AccessRules | None
-    """Who may do what; None where everybody may do everything."""
+    """The access rules; None where everybody may do everything."""
     client_quotas: ClientQuotas
-    """How much whom may do, as it is kept."""
+    """The quotas as configured."""
     quotas: Quotas
-    """The same as it is kept to: to be asked before what a client sends is taken, and what it wants is read."""
+    """The quotas as enforced: to be asked before a client's request is accepted, and before a read."""
     metrics: FrontMetrics
     barrier: Barrier
-    """Through which others' callbacks are called."""
+    """Calls callbacks of other parts, so that their exceptions do no harm."""
     every: Callable[[int, Callable[[int], Awaitable[object]], str], None]
     """``every(interval_ms, chore, what)``: have ``chore`` called with the wall clock (ms) until the node stops."""
     rounds: Callable[[str], Rounds[Any]]
-    """``rounds(what)``: for chores over many, of which none is to hold up the others; ends with the chores."""
+    """``rounds(what)``: a runner for a chore over many items, of which none may delay the others; it ends with the
+    chores.
+    """
     is_kept: Callable[[Topic], bool]
-    """Whether retention of any kind must not act on a topic now, since a migration is bringing it or only just did."""
+    """Returns whether retention must not act on a topic now, because a migration brings it, or has just done so."""
     advertised: Callable[[str], Address | None]
-    """The address clients of a listener are told; None: that which the client itself connected to."""
+    """Returns the address that clients of a listener are told; None: the one to which the client has connected."""
     own_names: Callable[[str], OwnNames]
-    """By which names the clients of a listener of HTTP may ask for it."""
+    """Returns the host names under which clients may ask an HTTP listener."""
     tls: Callable[[str], ssl.SSLContext | None]
-    """What a listener is to be opened with (``ssl`` of asyncio's ``create_server``); None: without TLS."""
+    """Returns the TLS context of a listener (``ssl`` of asyncio's ``create_server``); None without TLS."""
     sbp: Callable[[], SbpPlace]
-    """Where other programs find the streams of partitions, for fronts that lead their clients there."""
+    """Returns where other programs find the streams of partitions, for fronts that refer their clients there."""
     tickets: TicketOffice | None
-    """Makes what these have to show there; None where they need nothing."""
+    """Issues tickets for these programs; None where none are demanded."""
 
     def section(self, kind: type[S]) -> S:
-        """The front's settings, which are of the class it declared."""
+        """Return the front's settings, as the class that it has declared. Raises TypeError."""
         if not isinstance(self.settings, kind):
             raise TypeError(f"the front's settings are a {type(self.settings).__name__}, not a {kind.__name__}")
         return self.settings
 
 
 class Front(ABC):
-    """One protocol, served on one or more listeners. What it brings besides code stands in class attributes."""
+    """A protocol served on one or more listeners. Class attributes declare what it brings besides code."""
 
     name: ClassVar[str]
-    """Short name of the protocol: its section of settings, part of its tables' names, label in metrics and logs."""
+    """Short name of the protocol: names its section of settings, is part of its tables' names, and a label in metrics
+    and logs.
+    """
     listeners: ClassVar[Sequence[Listener]]
     settings: ClassVar[type[Section] | None] = None
-    """The section of settings named like the front; all its fields have defaults."""
+    """The class of its section of settings, which has the front's name; all its fields have defaults."""
     connection_bounds: ClassVar[Sequence[str]] = ()
-    """Those of its settings that bound connections: they are lowered where the system has too few descriptors."""
+    """Names of its settings that bound connections: they are lowered if the system has too few descriptors."""
     formats: ClassVar[Sequence[StoredFormat]] = ()
-    """Stored formats that come with it (numbers 8 to 15)."""
+    """Its stored formats (numbers 8 to 15)."""
     ledger_rules: ClassVar[Mapping[int, Rule]] = {}
-    """How the ledger decides for kinds of writers that only it has, by the kinds that its stamps name (128 to 255)."""
+    """The ledger's rules for kinds of writers that only it has, by the kind in their stamps (128 to 255)."""
     migrations: ClassVar[Sequence[Callable[[Connection], None]]] = ()
-    """Its tables in the node's database: ``migrations[i]`` brings their version ``i`` to ``i + 1``. Names of tables
-    and indexes begin with ``front_NAME_``. Never change one that was released: append."""
+    """Migrations of its tables in the node's database: ``migrations[i]`` takes them from version ``i`` to ``i + 1``.
+    Names of tables and indexes begin with ``front_NAME_``. Never change a released one: append.
+    """
     erasers: ClassVar[Sequence[Callable[[Connection, str], None]]] = ()
-    """What to remove of a topic, by its name: called inside the transaction that deletes it, also when the front's
-    listeners are off."""
+    """Functions that remove its rows of a topic, by name. Called inside the transaction that deletes the topic, even
+    when the front's listeners are off.
+    """
     checks: ClassVar[Sequence[Callable[[Connection, NodeFacts], Iterator[Finding]]]] = ()
-    """What ``anabranch doctor`` finds in the node's database, which it only reads; also of a node that does not run."""
+    """Checks of the node's database for ``anabranch doctor``, read-only; also run while the node is stopped."""
     names: ClassVar[Names | None] = None
-    """What its protocol calls topics, where that is not what Kafka does: ``catalog.by_name(NAME, own)`` finds one."""
+    """Its protocol's names of topics, if they differ from Kafka's: ``catalog.by_name(NAME, own)`` finds a topic."""
     group_space: ClassVar[str] = CONSUMERS
-    """With whom it shares groups: those of one space and name are the same group in every protocol."""
+    """The space of its groups: groups of one space and name are the same group in every protocol."""
 
     @classmethod
     def node_configuration(cls, facts: NodeFacts) -> Mapping[str, str]:
-        """Node-level configuration keys, as admin tools ask for them, that the settings determine."""
+        """Return the node-level configuration, as admin tools query it, that follows from the settings."""
         return {}
 
     @abstractmethod
     def __init__(self, node: NodeServices) -> None:
-        """Called on the event loop when logs and catalog can be used; does nothing yet that must be undone."""
+        """Called on the event loop when logs and catalog are usable. Must not do anything that has to be undone."""
 
     @abstractmethod
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        """Listen on the given addresses, by name; returns the real ones (ports chosen). Raises OSError if one is taken.
+        """Listen on the given addresses, by name; return the bound ones. Raises OSError if an address is taken.
 
-        Besides the front's own listeners there may be further ones of their kinds (:func:`listener_kind`). What clients
-        are told of where to go is the address of the listener that they came by.
+        There may be further listeners of the front's kinds (:func:`listener_kind`). Clients are referred to the address
+        of the listener on which they came.
         """
 
     @abstractmethod
     async def drain(self) -> None:
-        """Accept nothing new and return when everything in flight is answered. May be cancelled after a time."""
+        """Accept nothing new, and return when everything in flight is answered. May be cancelled after a time."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Close every connection and release everything. Called once, also when ``start`` failed."""
+        """Close every connection, and release everything. Called once, also when ``start`` failed."""
 
     @property
     def groups(self) -> GroupDirectory | None:
-        """The groups that live in this front; None while it is not started, and where a protocol has none."""
+        """The groups that live in this front; None before it starts, and for a protocol without groups."""
         return None
 
     @property
     def jobs(self) -> JobDirectory | None:
-        """The jobs that tell this front of themselves; None while it is not started, and where there are none."""
+        """The jobs that report to this front; None before it starts, and for a protocol without jobs."""
         return None
 
     @property
     def transactions(self) -> TransactionDirectory | None:
-        """The transactional ids that this front coordinates, whose names are those of all fronts, as groups' are; None
-        while it is not started, and where a protocol has none."""
+        """The transactional ids that this front coordinates; None before it starts, and for a protocol without
+        transactions.
+
+        As with groups, a name is the same transactional id in all fronts.
+        """
         return None
 
 
 def installed() -> tuple[type[Front], ...]:
-    """The fronts that are installed, by name. Raises FrontError."""
+    """Return the installed fronts, sorted by entry-point name. Raises FrontError."""
     found: list[type[Front]] = []
     for point in entry_points(ENTRY_POINTS):
         try:
@@ -265,7 +278,9 @@ def installed() -> tuple[type[Front], ...]:
 
 
 def check(fronts: Iterable[type[Front]], reserved: Iterable[str], listeners: Iterable[str]) -> None:
-    """Whether fronts go together with each other and with a node's own sections and listeners. Raises FrontError."""
+    """Check that fronts are compatible with each other and with the node's own sections and listeners. Raises
+    FrontError.
+    """
     names, ports, kinds = set(reserved), set(listeners), set[int]()
     for front in fronts:
         if not _NAME.fullmatch(front.name):
@@ -284,5 +299,5 @@ def check(fronts: Iterable[type[Front]], reserved: Iterable[str], listeners: Ite
 
 
 def group_directories(fronts: Iterable[Front]) -> dict[str, GroupDirectory]:
-    """The directories of those fronts that have one now, by the front's name."""
+    """Return the group directories of the fronts that have one now, by the front's name."""
     return {front.name: directory for front in fronts if (directory := front.groups) is not None}

@@ -1,9 +1,9 @@
-"""The way on where a cluster's database, or its bucket, has gone back (bridges/cluster/marks.py) and no newer one is
-left.
+"""Recovery after a cluster's database, or its bucket, has gone back (bridges/cluster/marks.py) and no newer one exists.
 
-A database that is older than the bucket can be gone on with: what it does not know stays in the bucket, and numbers
-that it may have given are given to nobody. A bucket that is older than the database cannot where the database has
-ranges in logs that the bucket does not know: then the database has to go back to before the bucket as well.
+The cluster can go on with a database that is older than the bucket: what the database does not know stays in the bucket
+unused, and numbers that may have been given out are skipped. It cannot go on with a bucket that is older than the
+database if the database has ranges in logs that the bucket does not know. Then the database has to go back to before
+the bucket as well.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from sbp_back.placement_driver.state import in_postgres, skip_numbers
 from sbp_back.range_server.object_log.logs import Logs
 
 _STREAMS_AHEAD = 100_000
-"""Ids of streams and range servers that may have been given, and are in nobody's hands now: what is in the bucket of
-one would be another topic's."""
+"""Ids of streams and range servers to skip. They may have been given out, and a stream with a reused id would find the
+objects of another topic in the bucket.
+"""
 
 
 @asynccontextmanager
@@ -47,8 +48,10 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[Database, Marks]]:
 
 
 async def look(settings: Settings) -> str:
-    """What has gone back, in a sentence; empty: nothing has, or the node is none of a cluster. Changes nothing. Raises
-    StoreError, OSError, and errors of the database."""
+    """Return what has gone back, as a sentence; empty if nothing has, or outside of a cluster. Changes nothing.
+
+    Raises StoreError, OSError, and errors of the database.
+    """
     if not settings.cluster.database:
         return ""
     async with _opened(settings) as (db, marks):
@@ -67,8 +70,10 @@ async def _refusal(db: Database, marks: Marks) -> str:
 
 
 async def accept(settings: Settings) -> None:
-    """Have the cluster go on with the database and the bucket as they are: no number is given twice, and what is lost
-    is lost. Raises as :func:`look` does, and StoreError where a node of it runs."""
+    """Have the cluster go on with the database and the bucket as they are: lost data is lost, and no number is reused.
+
+    Raises as :func:`look` does, and StoreError if a node of the cluster runs.
+    """
     async with _opened(settings) as (db, marks):
         await _in_placement_driver(settings, partial(_require_logs, settings))
         before = await db.run(lambda connection: tables.look(connection, -1))

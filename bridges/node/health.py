@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP for a process that is no node and has no console."""
+"""Health and metrics over HTTP, for a process that is no node and has no console."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _REQUEST_S = 60.0
 
 
 class HealthServer:
-    """``/healthz``, ``/readyz`` and ``/metrics``, answered as a node answers them (docs/operations.md). Nobody says
-    here who it is: why the process cannot go on everybody is told, or without ``tells`` nobody."""
+    """Serves ``/healthz``, ``/readyz`` and ``/metrics`` as a node does (docs/operations.md).
+
+    Clients do not log in here: with ``tells``, everybody sees why the process cannot go on; without it, nobody does.
+    """
 
     def __init__(self, patient: Patient, metrics: Metrics, names: OwnNames, *, tells: bool = True) -> None:
         self._patient = patient
@@ -32,7 +34,7 @@ class HealthServer:
         )
 
     async def start(self, address: Address) -> Address:
-        """Listen; returns the real address. Raises OSError."""
+        """Listen, and return the bound address. Raises OSError."""
         self._site.serve(self._application)
         return await self._site.listen("metrics", address, self._names)
 
@@ -41,6 +43,6 @@ class HealthServer:
         await self._site.stop()
 
     async def _application(self) -> web.Application:
-        from bridges.node.health_pages import application  # where somebody asks
+        from bridges.node.health_pages import application  # imported at the first request
 
         return application(self._patient, self._metrics, tells=self._tells)

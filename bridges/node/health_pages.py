@@ -1,4 +1,4 @@
-"""What :class:`bridges.node.health.HealthServer` answers."""
+"""The pages of :class:`bridges.node.health.HealthServer`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Patient(Protocol):
-    """What is asked how it is."""
+    """The process whose health is reported."""
 
     @property
     def failure(self) -> str | None:
-        """Why it cannot go on; None while it can."""
+        """Return why the process cannot go on, None while it can."""
 
     @property
     def is_serving(self) -> bool:
-        """Whether clients are welcome now."""
+        """Return whether the process accepts clients now."""
 
 
 _UNTOLD = "the reason is in the log"
 
 
 def application(patient: Patient, metrics: Metrics, *, tells: bool) -> web.Application:
-    """The pages of a process that is no node. ``tells``: also why it cannot go on, which has names and paths in it."""
+    """Return the application. ``tells``: show why the process cannot go on; that text contains names and paths."""
 
     async def health(request: web.Request) -> web.Response:
         failure = patient.failure

@@ -1,9 +1,9 @@
-"""How the threads of a node share the interpreter.
+"""Sharing of the interpreter's lock between the threads of a node.
 
-The event loop lets go of it in each system call, some ten times for a connection that is accepted, and whichever
-thread computes meanwhile keeps it for as long as Python lets it: five milliseconds by default, each time. While
-requests were decoded or decompressed in threads, to take a few connections lasted up to 65 ms, of which the loop itself
-computed one. A tenth of that time costs nothing that can be measured: only who waits asks for it.
+The event loop releases the lock in each system call, about ten times per accepted connection. A thread that computes
+meanwhile keeps it for Python's switch interval, 5 ms by default, each time. While requests were decoded or decompressed
+in threads, accepting a few connections took up to 65 ms, of which the loop computed one. A tenth of the interval has no
+measurable cost: only a waiting thread requests the lock.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ SECONDS = 0.0005
 
 
 def share() -> None:
-    """Have a thread that waits for the interpreter get it soon. Holds for the process."""
+    """Shorten the interpreter's switch interval, for the whole process."""
     sys.setswitchinterval(SECONDS)

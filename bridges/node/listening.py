@@ -1,4 +1,4 @@
-"""Where a node listens, as its settings say: which listeners there are, their addresses, what each may demand."""
+"""The listeners of a node by its settings: which there are, their addresses, and what each may demand of clients."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bridges.node.sections import SettingsError
 CONSOLE = "console"
 CONSOLE_PORT = 8080
 CLUSTER = "cluster"
-"""The listener by which other nodes ask this one: on any port, which they are told in the database."""
+"""The listener for other nodes; any port will do, as they find it in the database."""
 OFF = "off"
-"""What ``listen.<name>`` says to keep a listener closed."""
+"""Value of ``listen.<name>`` that keeps a listener closed."""
 
 
 class Listening:
@@ -29,11 +29,11 @@ class Listening:
 
     @property
     def asks_who(self) -> bool:
-        """Whether it matters who a client is."""
+        """Return whether clients are authenticated or authorized at all."""
         return self._settings.auth.required or self._settings.auth.rules != "off"
 
     def addresses(self) -> dict[str, Address]:
-        """Of every listener that is to be opened, by name. Raises SettingsError."""
+        """Return the address of every listener to be opened, by name. Raises SettingsError."""
         settings = self._settings
         others = bool(settings.cluster.database) or settings.node.workers > 1
         ports = {**backend.listeners(settings), CONSOLE: CONSOLE_PORT, CLUSTER: 0}
@@ -46,8 +46,8 @@ class Listening:
                 f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}, and further ones of a "
                 "front's, under names like kafka-external"
             )
-        # Those of the backend ask nobody who it is: where that matters, and they demand no tickets, they open only when
-        # somebody says so.
+        # Listeners of the backend have no logins. Where clients are authenticated and these listeners demand no
+        # tickets, they open only if the settings give them an address.
         inner = backend.listeners(settings)
         if settings.sbp.tickets and (unable := sorted((set(inner) & set(given)) - set(backend.LISTENERS))):
             raise SettingsError(
@@ -85,7 +85,7 @@ class Listening:
         )
 
     def check_authentication(self, listen: Mapping[str, Address], required_at: Callable[[str], bool]) -> None:
-        """Where clients must say who they are, whether they can, everywhere. Raises SettingsError."""
+        """Check that clients can log in wherever they must. Raises SettingsError."""
         for name in self._settings.auth_required:
             if name != CONSOLE and self.kind(name) is None:
                 raise SettingsError(f"auth_required.{name}: there is no such listener that asks clients who they are")
@@ -98,20 +98,20 @@ class Listening:
                 )
 
     def kind(self, name: str) -> str | None:
-        """Of which of the fronts' listeners this is one; None for others."""
+        """Return the kind of front listener to which a listener belongs, None for others."""
         return listener_kind(name, self._of_fronts)
 
     def listener(self, name: str) -> Listener | None:
-        """What the front says of its listener ``name``; None for others."""
+        """Return the front's declaration of a listener, None for others."""
         kind = self.kind(name)
         return None if kind is None else self._of_fronts[kind]
 
     def able_of_tls(self) -> list[str]:
-        """The fronts' listeners, further ones included, that may have TLS."""
+        """Return the fronts' listeners, further ones included, that may have TLS."""
         names = {*self._settings.listen, *self._of_fronts}
         return [name for name in names if (of := self.listener(name)) is not None and of.tls]
 
     def advertised(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
-        """What clients are told for each of ``addresses``."""
+        """Return the address that clients are told for each of ``addresses``."""
         told = self._settings.advertise
         return {name: Address.parse(told[name]) if name in told else address for name, address in addresses.items()}

@@ -1,8 +1,8 @@
-"""Bounds how much of one kind is logged: what clients do wrong they do often, and the log must not fill the disk.
+"""A limit on repeated log lines: clients repeat their mistakes, and the log must not fill the disk.
 
-Every line of the process passes here, so that none can be forgotten. A kind of line is what it says without its fields:
-the first few of a period are written, the others are counted. How many were left out is told with the next line of the
-kind or, if there is none, when the period is over (:meth:`LogLimit.overdue`), and by a metric.
+Every line of the process passes through it. A kind of lines is their text without the fields. The first lines of a kind
+in a period are written, and the others are counted. The count appears in the next line of the kind or, without one,
+when the period is over (:meth:`LogLimit.overdue`), and in a metric.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from msgspec import Struct
 PERIOD_SECONDS = 10.0
 _MAX_KINDS = 500
 _OTHER = "other lines"
-"""Stands for all kinds beyond the bound: some libraries put what they are given into what they say."""
+"""Stands for all kinds beyond the bound: some libraries put their arguments into the text."""
 _MAX_KIND_CHARACTERS = 200
 _MAX_VALUE_CHARACTERS = 1000
-"""Of a text in a field: client ids and names may be as long as a frame."""
+"""Longest text in a field: client ids and names may be as long as a frame."""
 
 
 class _Kind(Struct):
@@ -33,7 +33,7 @@ class _Kind(Struct):
 
 
 class LogLimit:
-    """Counts lines by kind; safe to use from several threads. ``lines`` may be written of a kind in a period."""
+    """Counts lines by kind; thread-safe. ``lines``: lines of a kind that may be written in a period."""
 
     def __init__(self, lines: int = 20, period: float = PERIOD_SECONDS) -> None:
         self.lines = lines
@@ -42,7 +42,7 @@ class LogLimit:
         self._lock = Lock()
 
     def admit(self, kind: str) -> int | None:
-        """None: leave this line out. Else it may be written, and so many like it were left out before it."""
+        """Return None if a line must be dropped, otherwise the number of similar lines dropped before it."""
         now = monotonic()
         kind = kind.partition("\n")[0][:_MAX_KIND_CHARACTERS]
         with self._lock:
@@ -62,7 +62,7 @@ class LogLimit:
             return left_out
 
     def overdue(self, *, all_of_them: bool = False) -> Iterator[tuple[str, int]]:
-        """Kinds of which lines were left out in a period that is over, and how many; each is told once."""
+        """Yield the kinds with dropped lines in a period that is over, with their number; each is reported once."""
         now = monotonic()
         with self._lock:
             kinds = list(self._kinds.items())
@@ -75,14 +75,14 @@ class LogLimit:
 
     @property
     def left_out(self) -> Mapping[str, int]:
-        """Lines left out so far, by kind."""
+        """The number of lines dropped so far, by kind."""
         with self._lock:
             return {name: state.total for name, state in self._kinds.items() if state.total}
 
     # --- where lines come by ----------------------------------------------------------------------------------------
 
     def processor(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """For structlog, before anything costs: drops the line, or says in it how many were left out."""
+        """Drop a line of structlog, or add the number of dropped ones; runs before the costly processors."""
         if method not in _UNLIMITED:
             left_out = self.admit(str(event.get("event", "")))
             if left_out is None:
@@ -95,7 +95,7 @@ class LogLimit:
         return event
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """For a handler of the standard library: the same."""
+        """Filter the records of the standard library's logging in the same way."""
         if record.levelno >= logging.CRITICAL or record.levelno < logging.INFO:
             return True
         left_out = self.admit(str(record.msg))
@@ -107,15 +107,15 @@ class LogLimit:
         return True
 
 
-# Somebody asked for the one, and after the other there is nothing more.
+# Debug lines were asked for, and after a critical one nothing follows.
 _UNLIMITED = frozenset({"debug", "critical", "fatal"})
 
 LOG_LIMIT = LogLimit()
-"""Of this process, as its log is."""
+"""The limit of this process's log."""
 
 
 def tell_left_out(limit: LogLimit = LOG_LIMIT, *, all_of_them: bool = False) -> None:
-    """Log how many lines were left out lately; to be called once in a while and at the end."""
+    """Log how many lines were dropped lately; call it now and then, and at the end."""
     log = structlog.get_logger("anabranch.log")
     for kind, lines in limit.overdue(all_of_them=all_of_them):
         log.warning("log lines were left out", like=kind, lines=lines)

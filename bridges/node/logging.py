@@ -14,7 +14,7 @@ from bridges.node.log_limit import LOG_LIMIT, LogLimit
 
 
 class _Patient:
-    """A stream whose failures are nobody's business: a full disk must not break what is being logged about."""
+    """A stream that ignores errors of writing: a full disk must not break the code that logs."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -51,16 +51,16 @@ def configure(
     limit: LogLimit = LOG_LIMIT,
     told: Mapping[str, object] | None = None,
 ) -> None:
-    """Set up structlog, and route the standard library's loggers through the same output.
+    """Set up structlog, and send the standard library's loggers through the same output.
 
     ``format``: ``json``, ``console``, or ``auto`` (console on a terminal, json elsewhere). All lines pass ``limit``,
-    and have the fields ``told``. Meant to be called once, by the process's entry point.
+    and have the fields ``told``. To be called once, by the process's entry point.
     """
     out = cast(TextIO, _Patient(stream or sys.stderr))
     number = getattr(logging, level.upper())
     if format == "auto":
         format = "console" if out.isatty() else "json"
-    # Of lines of other libraries' loggers the handler's filter takes care.
+    # The handler's filter limits the lines of other libraries' loggers.
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

@@ -1,9 +1,10 @@
-"""Memory of a server that moves megabytes through short-lived buffers: the C allocator, and Python's collector.
+"""Memory management of a server that moves megabytes through short-lived buffers: the C allocator and Python's
+collector.
 
-By default glibc maps every large buffer anew and gives it back at once, so that each frame and each read of the log
-pays for zeroed pages again: measured, half of what a node spends on reading. What is kept is bounded: when the process
-has much more than it began with, it asks for what is free to go back (:class:`FreeMemory`). Only the top of the heap,
-and only of the first of as many heaps as there are threads, goes back by itself.
+By default glibc maps every large buffer anew and returns it at once, so each frame and each read of the log pays for
+zeroed pages again: measured, half of a node's time for reading. Memory kept instead is bounded: when the process has
+grown much, it asks the allocator to return free memory (:class:`FreeMemory`). By itself the allocator returns only the
+top of the heap, and only of the first of as many heaps as there are threads.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from anabranch_kit.memory import heap
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
-"""Buffers below this come from the heap; the largest value that every glibc takes."""
+"""Buffers below this size come from the heap; the largest value that every glibc accepts."""
 TRIM_THRESHOLD_BYTES = 128 * 1024 * 1024
-"""Free memory at the top of the heap beyond this goes back to the system."""
+"""Free memory at the top of the heap beyond this is returned to the system."""
 
 GARBAGE_THRESHOLDS = (3_000, 2, 6_700)
-"""Objects that are new when the collector looks at them, how often it does so before it looks at the survivors of those
-times together, and those times before it looks at everything. The first two make a pause. What was made long ago by the
-processor's count costs a microsecond each, so sixty thousand took it eighty milliseconds where ten thousand partitions
-were opened, and nine thousand take it twelve; looked at in smaller portions they take no more time together."""
+"""The collector's thresholds: new objects before it examines them; how often it does so before it examines the
+survivors together; and how often that before it examines everything. The first two determine a pause. Objects that are
+no longer in the processor's caches cost a microsecond each: 60,000 of them took 80 ms where 10,000 partitions were
+opened, 9,000 take 12 ms. Smaller portions take no more time in total.
+"""
 
 
 def keep_buffers() -> bool:
-    """Have the allocator keep and reuse large buffers; False where it cannot be told (not glibc)."""
+    """Have the allocator keep and reuse large buffers; return False if that is impossible (not glibc)."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -40,24 +42,26 @@ def keep_buffers() -> bool:
 
 
 def collect_seldom() -> None:
-    """What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest,
-    of which it looks at little at once, since everybody waits meanwhile."""
+    """Exempt all present objects from collection, as they live as long as the process, and enable the collector.
+
+    It runs seldom, and examines little at once, because everything waits meanwhile.
+    """
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
 
 
 class FreeMemory:
-    """Gives free memory back while the process has more than ``allowed`` bytes beyond what it had at the beginning.
+    """Returns free memory to the system while the process has grown by more than ``allowed`` bytes.
 
-    Where that helped little, since the memory is in use, it is tried again after twice the time.
+    If that frees little, because the memory is in use, the next attempt comes after twice the time.
     """
 
     LOOK_MS = 1_000
     FIRST_SECONDS = 2.0
     LAST_SECONDS = 20.0
     _LITTLE = 16
-    """One part in so many of what is allowed."""
+    """Little is less than this fraction (1/n) of ``allowed``."""
 
     __slots__ = ("_allowed", "_clock", "_first", "_give_back", "_next", "_pause", "_resident")
 
@@ -78,8 +82,11 @@ class FreeMemory:
         self._next = 0.0
 
     async def look(self, _: int = 0) -> None:
-        """To be called about every :attr:`LOOK_MS`; takes microseconds, unless there is something to do. Raises OSError
-        where there is no /proc."""
+        """Return memory if necessary. To be called about every :attr:`LOOK_MS`; takes microseconds if there is nothing
+        to do.
+
+        Raises OSError without /proc.
+        """
         before = self._resident()
         if before - self._first <= self._allowed or self._clock() < self._next:
             return

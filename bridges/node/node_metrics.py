@@ -1,4 +1,4 @@
-"""What a scrape tells about a node as a whole: its partitions, consumers, memory, database and store."""
+"""Metrics of a node as a whole: its partitions, consumers, memory, database and store."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 _LONG_MS = 10_000
 _LONGEST = 50
-"""Transactions that are told by name, of those open that long: others come and go, and would be a series each."""
+"""Most long-open transactions with a sample of their own: others come and go, and would each be a new series."""
 
 
 class Scraped(Protocol):
-    """A node, as a scrape knows it."""
+    """The parts of a node that a scrape reads."""
 
     node_id: int
     catalog: Catalog
@@ -87,7 +87,7 @@ class Scraped(Protocol):
 
 
 def of_node(node: Scraped) -> Iterator[Metric]:
-    """All of this module."""
+    """Yield all metrics of this module."""
     yield from _about(node)
     yield from stall_metrics(node.stalls)
     yield from _partitions(node)
@@ -137,7 +137,7 @@ def _about(node: Scraped) -> Iterator[Metric]:
 
 
 def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
-    """Who owns what, as this node sees it. Of nodes, the newest start."""
+    """Yield metrics of ownership as this node sees it. For a node id, the newest start counts."""
     keeper = cluster.keeper
     members = {member.node_id: member for member in sorted(keeper.members.values(), key=lambda one: one.start)}
     owned = Counter(slot.owner for slot in keeper.slots)
@@ -148,7 +148,7 @@ def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
     slots = gauge("anabranch_cluster_slots", "Slots that a node owns.", "node")
     silent = gauge("anabranch_cluster_silent_seconds", "How long no heartbeat of a node has been seen.", "node")
     pinned = gauge("anabranch_cluster_slots_pinned", "Slots that were moved to a node, and are pinned there.", "node")
-    # A node that is not there keeps what is pinned to it.
+    # A node that is down keeps its pins.
     for node_id, count in sorted(Counter(slot.pin for slot in keeper.slots if slot.pin != ANY).items()):
         pinned.add_metric((str(node_id),), count)
     for node_id, member in sorted(members.items()):
@@ -179,7 +179,7 @@ def _compaction(cleaner: Cleaner) -> Iterator[Metric]:
 
 
 def quota_metrics(quotas: Quotas) -> Iterator[Metric]:
-    """Who had to wait, by kind of quota: names are clients' to choose."""
+    """Yield metrics of throttling by kind of quota, not by name: clients choose names."""
     waits = counter("anabranch_throttled", "How often clients had to wait for their quotas.", "quota")
     seconds = counter("anabranch_throttled_seconds", "How long that was, of all clients together.", "quota")
     waiting = gauge("anabranch_throttled_clients", "Connections and streams that wait for their quotas now.", "quota")
@@ -191,7 +191,7 @@ def quota_metrics(quotas: Quotas) -> Iterator[Metric]:
 
 
 def stall_metrics(stalls: LoopStalls) -> Iterator[Metric]:
-    """How late the beats of an event loop came."""
+    """Yield metrics of the event loop's delays."""
     family = HistogramMetricFamily(
         "anabranch_loop_stall_seconds", "How late a beat of the event loop came, ten times a second."
     )
@@ -204,12 +204,12 @@ def stall_metrics(stalls: LoopStalls) -> Iterator[Metric]:
 def _started() -> float:
     """Return when the process started, by the wall clock of the first call. Raises OSError."""
     with open("/proc/self/stat", "rb") as stat:
-        ticks = int(stat.read().rpartition(b")")[2].split()[19])  # since the system started: proc(5), starttime
+        ticks = int(stat.read().rpartition(b")")[2].split()[19])  # since boot: proc(5), starttime
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def process_metrics() -> Iterator[Metric]:
-    """What any process tells of itself."""
+    """Yield metrics that every process has."""
     build = gauge("anabranch_build_info", "1, of this version and Python.", "version", "python")
     build.add_metric([VERSION, platform.python_version()], 1)
     yield build
@@ -227,7 +227,7 @@ def process_metrics() -> Iterator[Metric]:
 
 
 def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
-    """What connections hold of a process's memory."""
+    """Yield metrics of the memory that connections hold."""
     held = gauge("anabranch_connections_memory_bytes", "Memory that connections hold, by what it is for.", "kind")
     for kind in Kind:
         held.add_metric([kind.name.lower()], budget.by_kind[kind])
@@ -260,7 +260,7 @@ def _partitions(node: Scraped) -> Iterator[Metric]:
 
 
 def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms: int) -> Iterator[Metric]:
-    """What fronts coordinate; by name those transactions that have been open for longest."""
+    """Yield metrics of the transactions that fronts coordinate; by name those open for longest."""
     number = ("anabranch_transactions", "Transactional ids, by the state of their transactions.", "front", "state")
     states: Counter[tuple[str, str]] = Counter()
     longest: list[tuple[int, str, str, TransactionView]] = []
@@ -347,7 +347,7 @@ def _lag(node: Scraped) -> Iterator[Metric]:
             yield _lag_family()
     room = node.limits.group_lag_series
     omitted = 0
-    # A group is told whole or not at all, for sums must be right; the order is the same at every scrape.
+    # A group is shown completely or not at all, so that sums are right. The order is the same at every scrape.
     in_order: list[tuple[int, GroupName]] = []
     for number, one in enumerate(sorting(groups)):
         if one is not None:
@@ -414,7 +414,7 @@ _STORE_VALUES = {
 
 
 def store_metrics(stats: StoreStats) -> Iterator[Metric]:
-    """What a store tells, inside a node or in a range server of its own."""
+    """Yield metrics of a store, inside a node or in a separate range server."""
     for name, text in _STORE_TOTALS.items():
         yield total(f"anabranch_store_{name}", text, getattr(stats, name))
     for name, text in _STORE_VALUES.items():

@@ -1,4 +1,4 @@
-"""What a node or a server of the backend cannot promise as it is set up, in words for its log.
+"""Promises that a node or a server of the backend cannot make with its settings, in words for its log.
 
 Facts: docs/design.md, "Backend"; docs/storage.md, "Promises"; docs/protocols/sbp.md, "Faults of elastic-stream".
 """
@@ -16,23 +16,23 @@ _ONE_COPY = "one copy of the data: what the disk of {} loses is lost"
 
 
 def tell(limits: Iterable[Limit], log: Any) -> None:
-    """Have the log say it: as a warning where a setting could be changed, otherwise for information."""
+    """Log the limits: as a warning where a setting could be changed, otherwise as information."""
     for limit in limits:
         (log.warning if limit.chosen else log.info)(f"not promised: {limit.sentence}")
 
 
 def of_node(sbp: SbpSettings) -> list[Limit]:
-    """About a node."""
+    """Return the limits of a node."""
     return list(_stored(sbp, "this node") if sbp.mode == "embedded" else _external(sbp))
 
 
 def of_range_server(sbp: SbpSettings) -> list[Limit]:
-    """About a range server of its own."""
+    """Return the limits of a separate range server."""
     return list(_stored(sbp, "this range server"))
 
 
 def of_placement_driver() -> list[Limit]:
-    """About a placement driver of its own."""
+    """Return the limits of a separate placement driver."""
     return [
         Limit(
             "there is one placement driver: while it is down, streams and ranges are neither created nor sealed; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_QUANTITY = r"([0-9]+)(?:\.([0-9]+))?\s*([A-Za-z]*)"  # compiled when it is first used: most starts do not
+_QUANTITY = r"([0-9]+)(?:\.([0-9]+))?\s*([A-Za-z]*)"  # compiled at its first use: most starts do not use it
 
 _SIZES = {
     "": 1,
@@ -26,12 +26,16 @@ _DURATIONS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_
 
 
 def parse_size(text: object) -> int:
-    """Bytes in ``text``: a number, or one with KiB/MiB/GiB/TiB (or K/M/G/T) or KB/MB/GB/TB. Raises ValueError."""
+    """Return the bytes in ``text``: a number, or one with KiB/MiB/GiB/TiB (or K/M/G/T) or KB/MB/GB/TB. Raises
+    ValueError.
+    """
     return _parse(text, _SIZES, "a size such as 1048576, 64KiB or 1.5GiB")
 
 
 def parse_duration(text: object) -> int:
-    """Milliseconds in ``text``: a number of milliseconds, or one with ms, s, m, h, d or w. Raises ValueError."""
+    """Return the milliseconds in ``text``: a number of milliseconds, or one with ms, s, m, h, d or w. Raises
+    ValueError.
+    """
     return _parse(text, _DURATIONS, "a duration such as 500ms, 30s, 5m, 12h or 7d (a bare number is milliseconds)")
 
 
@@ -56,12 +60,12 @@ def _parse(text: object, units: dict[str, int], what: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """The shortest exact form: ``67108864`` is ``64MiB``."""
+    """Return the shortest exact form: ``67108864`` is ``64MiB``."""
     return _format(size, (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)), "")
 
 
 def format_duration(milliseconds: int) -> str:
-    """The shortest exact form: ``604800000`` is ``7d``."""
+    """Return the shortest exact form: ``604800000`` is ``7d``."""
     return _format(milliseconds, (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)), "ms")
 
 

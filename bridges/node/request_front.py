@@ -1,7 +1,7 @@
-"""The short way to a front: a protocol whose clients send requests and get an answer to each (docs/fronts.md).
+"""A base for fronts of request-response protocols: clients send requests and get an answer to each (docs/fronts.md).
 
-Listeners, TLS, the count of memory, quotas, idle connections, draining and who must log in are all here; what is left
-is how frames are told apart, how a client says who it is, and what the answers are.
+It has listeners, TLS, memory accounting, quotas, idle connections, draining, and the check of who must log in. A
+subclass adds the framing, the login, and the answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RequestFront(Front):
-    """``node`` is what the node gives it."""
+    """A front of a request-response protocol. ``node`` has the node's services."""
 
     def __init__(self, node: NodeServices) -> None:
         self.node = node
@@ -29,29 +29,32 @@ class RequestFront(Front):
 
     @abstractmethod
     def framing(self) -> Framing | LineFraming:
-        """How frames are told apart: a length in front (:mod:`anabranch_kit.net.framing`), or lines."""
+        """Return how frames are delimited: by a length in front (:mod:`anabranch_kit.net.framing`), or as lines."""
 
     def bounds(self) -> Limits:
-        """What bounds its connections."""
+        """Return the bounds of its connections."""
         from bridges.net.server import Limits
 
         return Limits()
 
     async def greet(self, client: RequestConnection, frame: Frame) -> bytes:
-        """The answer to a client that must say who it is before :meth:`answer` gets anything of it; see
-        :meth:`~bridges.net.request_response.RequestConnection.log_in`. Of a protocol without logins it is closed."""
+        """Return the answer to a client that must log in before :meth:`answer` gets its frames.
+
+        See :meth:`~bridges.net.request_response.RequestConnection.log_in`. By default the connection is closed, for a
+        protocol without logins.
+        """
         client.close("clients of this listener must say who they are, for which the protocol has no words")
         return b""
 
     @abstractmethod
     async def answer(self, client: RequestConnection, frame: Frame) -> bytes:
-        """The answer to one request, as it is sent; what it raises costs the connection."""
+        """Return the answer to a request, as sent; an exception closes the connection."""
 
     def must_log_in(self, listener: str) -> bool:
         return self.node.authenticator.required_at(listener)
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        from bridges.net.request_response import RequestServer  # not before: settings are read by every command
+        from bridges.net.request_response import RequestServer  # imported late: every command reads the settings
 
         node = self.node
         server = self._server = RequestServer(

@@ -1,14 +1,13 @@
-"""What retention must not take yet: what was only just brought from elsewhere, and what consumers have not read for
-whom a topic waits.
+"""Exceptions from retention: topics that were just imported, and records that a topic keeps for named consumers.
 
-A topic that a migration or a replay brings is compared with its source until it is handed over. What retention takes
-behind that is gone at the target while an operator may still look whether everything came as it was, its settings
-included: so it waits for ``migrate.grace_ms`` longer, and the log tells from when on it acts.
+A topic that a migration or a replay imports is compared with its source until it is handed over. Afterwards, an
+operator may still check that everything, including its settings, has arrived unchanged. So retention waits for
+``migrate.grace_ms`` longer, and the log says when it begins to act.
 
 A topic names its consumers in its configuration (:mod:`bridges.catalog.retained_for`). They hold back retention by age
-and by size, so what bounds a partition then is only their progress, the time given with their names, and the disk:
+and by size. A partition is then bounded only by their progress, by the time given with their names, and by the disk:
 below ``sbp.low_water_bytes`` of free space the node refuses appends, and beyond ``sbp.retention_bytes`` the oldest data
-of all topics goes, whoever waits for it. What somebody deletes on purpose goes, too.
+of all topics is dropped, even if a consumer has not read it. Explicit deletions are not held back either.
 """
 
 from __future__ import annotations
@@ -35,19 +34,22 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _NAMED = 20
-"""Topics that a line of the log names."""
+"""Most topics that a log line names."""
 
 
 class HandedOver:
-    """Knows which topics were brought from elsewhere too short a while ago for retention to act on them."""
+    """Keeps retention away from topics that were imported too short a while ago."""
 
     def __init__(self, grace_ms: int) -> None:
         self._grace_ms = grace_ms
         self._told: set[tuple[str, int]] = set()
 
     def others(self, topics: Iterable[Topic], now_ms: int) -> list[Topic]:
-        """The topics that retention may act on. Of those it may not, because they were handed over, the log tells
-        once from when on it will; a node that was started again tells it again."""
+        """Return the topics on which retention may act.
+
+        For each topic that was just handed over, log once when retention will act on it; a restarted node logs it
+        again.
+        """
         found: list[Topic] = []
         waiting: set[tuple[str, int]] = set()
         for topic in topics:
@@ -72,7 +74,7 @@ class HandedOver:
         return found
 
     def holds(self, topic: Topic) -> bool:
-        """Whether retention must not act on a topic now, since it is being brought or was only just."""
+        """Return whether retention must not act on a topic now, because it is being imported or has just been."""
         imported = topic.imported
         if imported is None:
             return False
@@ -87,14 +89,16 @@ def _moment(ms: int) -> str:
 
 
 class NeededByConsumers:
-    """Tells what consumers still need, by their committed positions."""
+    """Finds the records that named consumers still need, by their committed positions."""
 
     def __init__(self, catalog: Catalog, progress: Progress) -> None:
         self._catalog = catalog
         self._progress = progress
 
     async def first(self, log: PartitionLog, now_ms: int) -> int | None:
-        """The first offset that somebody is to read yet, None if retention waits for nobody. Raises TopicNotFound."""
+        """Return the first offset that a named consumer has yet to read, None without consumers. Raises
+        TopicNotFound.
+        """
         needed: int | None = None
         consumers = retained_for.parse(self._catalog.effective(log.topic, RETAINED_FOR))
         async for name, keep_ms in in_turns(consumers):

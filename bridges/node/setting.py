@@ -1,7 +1,7 @@
-"""What sections of settings are made of: a class with a field for each setting, which tells what values it may have.
+"""The building blocks of sections of settings: classes with a field per setting, which declares its possible values.
 
-A section is a struct that cannot be changed. What is known of its fields (:class:`Spec`) is kept beside it, and their
-annotations are looked at when a value is given or shown: most starts have few of these, and many sections.
+A section is an immutable struct. The declarations of its fields (:class:`Spec`) are kept beside it. Annotations are
+evaluated only when a value is given or shown: a start usually has few given values and many sections.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _FALSE = frozenset({"false", "no", "off", "0", "n", "f"})
 
 
 class Kind(Struct, frozen=True):
-    """How values of a type are written: ``parse`` makes one of text or of what a file holds, or raises ValueError.
+    """The notation of a type's values: ``parse`` makes a value from text or from a file's value, or raises ValueError.
 
-    ``text`` is what is shown of a value, ``least`` a bound that all values of the kind have. With ``secret`` a value
-    that is wrong is not shown.
+    ``text`` returns how a value is shown. ``least``: lower bound of all values of the kind. With ``secret``, an invalid
+    value is not shown.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Kind(Struct, frozen=True):
 
 
 class Spec(Struct, frozen=True):
-    """What is known of a setting besides its type; see :func:`setting`."""
+    """The declaration of a setting besides its type; see :func:`setting`."""
 
     default: Any
     description: str
@@ -59,7 +59,7 @@ class Spec(Struct, frozen=True):
     read: Callable[[object], object] | None
 
     def value(self, kind: Kind, given: object) -> Any:
-        """The value that was meant by what was given. Raises ValueError with what it must be."""
+        """Return the value that is meant by ``given``. Raises ValueError with what it must be."""
         value = kind.parse(given if self.read is None else self.read(given))
         least = kind.least if self.ge is None else self.ge
         if least is not None and value < least:
@@ -77,10 +77,10 @@ def setting(
     le: int | None = None,
     read: Callable[[object], object] | None = None,
 ) -> T:
-    """A field of a section: its default, a sentence for the documentation, the least and the largest value.
+    """Declare a field of a section: its default, a sentence for the documentation, the least and the largest value.
 
-    ``read`` gets what was given, before the type of the field is looked at, and returns what is to be taken instead;
-    it raises ValueError where that is wrong, with words that go after the value: "must be ...".
+    ``read`` gets the given value before its type is checked, and returns its replacement. It raises ValueError with
+    words that follow the value: "must be ...".
     """
     return cast("T", Spec(default, description, ge, le, read))
 
@@ -103,12 +103,12 @@ class _SectionMeta(StructMeta):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Section(Struct, metaclass=_SectionMeta, frozen=True):
-    """Settings that belong together; a front's is a subclass of its own.
+    """A group of related settings; each front's is a subclass.
 
-    What was a setting once and is the same for everybody is a constant of the class: whoever still sets it is warned.
+    A former setting whose value is now fixed is a constant of the class: a user who still sets it gets a warning.
 
-    Its fields are annotated with ``bool``, ``int``, ``str``, ``Path``, a ``Literal`` of texts, or one of the types
-    below, and made by :func:`setting`; a field that is a section itself has an object of it as its default.
+    Fields are annotated with ``bool``, ``int``, ``str``, ``Path``, a ``Literal`` of texts, or one of the types below,
+    and made by :func:`setting`; a field that is a section itself has an object of it as its default.
     """
 
     __settings__: ClassVar[Mapping[str, Spec | Section]]
@@ -135,7 +135,7 @@ def _database(given: object) -> str:
 
 
 def shown_url(url: str) -> str:
-    """A URL without the password that it may have."""
+    """Return a URL without its password."""
     parts = urlsplit(url)
     who, at, where = parts.netloc.rpartition("@")
     name, colon, _ = who.partition(":")
@@ -146,21 +146,23 @@ def shown_url(url: str) -> str:
 
 
 DatabaseUrl = Annotated[str, Kind("URL", _database, shown_url, secret=True)]
-"""Of a PostgreSQL database; what is shown of it has no password."""
+"""URL of a PostgreSQL database, shown without its password."""
 
 
 def settings_of(section: type[Section]) -> Mapping[str, Spec | Section]:
-    """The fields of a section by name; those that are sections themselves with their defaults."""
+    """Return the fields of a section by name; a field that is a section itself with its default."""
     return section.__settings__
 
 
 def kind_of(section: type[Section], name: str) -> Kind:
-    """Of which kind a field's values are, by its annotation."""
+    """Return the kind of a field's values, from its annotation."""
     return _kinds(section)[name]
 
 
 def fixed_at(section: type[Section], name: str) -> str | None:
-    """The value of a constant of a section, as that of a setting is written; None where it has none of the name."""
+    """Return the value of a section's constant in the notation of settings, None if there is no constant of
+    that name.
+    """
     value = vars(section).get(name)
     if name in settings_of(section) or not isinstance(value, int):
         return None

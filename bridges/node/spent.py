@@ -1,7 +1,7 @@
-"""Sealed partitions of which everything was trimmed: they are given back against the limits of partitions.
+"""Spent partitions: sealed and completely trimmed. They stop counting against the limits of partitions.
 
-A topic that is split and merged again and again would come to its limit otherwise, however little it holds. Their
-numbers stay, since readers may still ask where such a partition ended and what followed it.
+Otherwise a topic that is split and merged again and again would reach its limit, however little it holds. The numbers
+of spent partitions stay reserved, since readers may still ask where such a partition ended and what followed it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SpentPartitions:
-    """Has the catalog know of them; :meth:`look` is a chore."""
+    """Reports spent partitions to the catalog; :meth:`look` is a chore."""
 
     def __init__(self, catalog: Catalog, logs: Logs, rounds: Rounds[Topic]) -> None:
         self._catalog = catalog
@@ -27,7 +27,7 @@ class SpentPartitions:
         self._rounds = rounds
 
     async def look(self, now_ms: int) -> None:
-        """Look at all topics once that have sealed partitions."""
+        """Examine all topics that have sealed partitions, once."""
         scaled = []
         async for topic in in_turns(list(self._catalog.topics.values())):
             if len(topic.active) + topic.spent < len(topic.partitions):
@@ -45,6 +45,6 @@ class SpentPartitions:
     def _is_spent(self, topic: Topic, partition: PartitionInfo) -> bool:
         if partition.spent or partition.end is None:
             return False
-        # One that was not used since the start is told of when retention has looked at it.
+        # A partition that was not used since the start is reported once retention has opened it.
         log = self._logs.known(topic.name, partition.index)
         return log is not None and log.is_open and log.log_start_offset >= partition.end

@@ -1,4 +1,4 @@
-"""What stops in steps: each protects data or frees something, so one that fails keeps no later one from happening."""
+"""Stopping in steps: each step protects data or frees a resource, so a failed step must not prevent the later ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ _log = structlog.get_logger("anabranch.node")
 
 
 class Stopping:
-    """Inherited by what is started and stopped as a process. ``failure``: why it cannot go on, or what went wrong as it
-    stopped; the exit code tells it."""
+    """A base for services that run as a process.
+
+    ``failure``: why it cannot go on, or what went wrong while it stopped; it determines the exit code.
+    """
 
     failure: str | None = None
 

@@ -1,4 +1,4 @@
-"""The settings ``tls.LISTENER.WHAT`` and ``sbp.tls``: which files TLS is made of, and reading them again."""
+"""The settings ``tls.LISTENER.WHAT`` and ``sbp.tls``: the files of TLS, and reloading them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from anabranch_kit.net.tls import ListenerTls, PeerFiles, PeerTls, TlsError, Tls
 from bridges.node.sections import SbpSettings, SettingsError
 
 WHAT = ("cert", "key", "client_ca", "client")
-"""What can be said of a listener's TLS."""
+"""Settings of a listener's TLS."""
 _CLIENT = ("required", "optional")
 
 _log = structlog.get_logger("anabranch.tls")
 
 
 def split(name: str) -> tuple[str, str]:
-    """Listener and what is said of it, of ``LISTENER.WHAT``."""
+    """Split ``LISTENER.WHAT`` into the listener and the setting."""
     listener, _, what = name.rpartition(".")
     return listener, what
 
 
 def check(values: Mapping[str, str]) -> None:
-    """Whether values by ``LISTENER.WHAT`` go together. Raises ValueError."""
+    """Check that values by ``LISTENER.WHAT`` are consistent. Raises ValueError."""
     for name, value in values.items():
         listener, what = split(name)
         if not listener or what not in WHAT:
@@ -39,7 +39,7 @@ def check(values: Mapping[str, str]) -> None:
 
 
 def tls_files(values: Mapping[str, str]) -> dict[str, TlsFiles]:
-    """The files by listener, of values that :func:`check` found good."""
+    """Return the files by listener, from values that have passed :func:`check`."""
     files: dict[str, TlsFiles] = {}
     for listener in sorted({split(name)[0] for name in values}):
         ca = values.get(f"{listener}.client_ca")
@@ -53,12 +53,14 @@ def tls_files(values: Mapping[str, str]) -> dict[str, TlsFiles]:
 
 
 class Tls:
-    """TLS of one process: of its listeners, and towards the servers of its backend."""
+    """The TLS of a process: of its listeners, and towards the servers of its backend."""
 
     def __init__(
         self, values: Mapping[str, str], sbp: SbpSettings, able: Iterable[str], opened: Collection[str]
     ) -> None:
-        """``able``: listeners that may have TLS, those of ``opened`` have it now. Raises SettingsError."""
+        """Load the files. ``able``: listeners that may have TLS; of these, those in ``opened`` use it. Raises
+        SettingsError.
+        """
         self.listeners: dict[str, ListenerTls] = {}
         self.peers: PeerTls | None = None
         able = sorted(able)
@@ -78,7 +80,7 @@ class Tls:
                 raise SettingsError(f"sbp.tls: {error}") from None
 
     def reload(self) -> None:
-        """Read all files again, for new connections; what is wrong keeps the old ones."""
+        """Read all files again, for new connections; after an error the old ones stay."""
         given: dict[str, ListenerTls | PeerTls] = {**self.listeners}
         if self.peers is not None:
             given["(backend)"] = self.peers

@@ -1,9 +1,9 @@
-"""Several processes of one machine as one cluster (``anabranch serve --workers``): what each of them is given.
+"""The workers of a machine as a cluster of processes (``anabranch serve --workers``), and the resources of each.
 
-Worker 0 is what a node by itself would be: its id, its addresses, its store in ``sbp``. Worker k has the id k more,
-addresses that many steps further, and its store in ``sbp-k``. The database, the placement driver's state and the files
-of users are all workers'. A store whose worker is not there, since there were more of them once, is served by one that
-is; a node by itself serves all of them.
+Worker 0 has what a single node would have: its id, its addresses, its store in ``sbp``. Worker k has an id that is
+higher by k, addresses shifted by k steps, and its store in ``sbp-k``. All workers share the database, the placement
+driver's state and the files of users. A store whose worker is gone, because there were once more workers, is served by
+an existing worker; a single node serves all of them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ if TYPE_CHECKING:
     from anabranch_kit.sql.notices import Notices
 
 LEASE_S = 10.0
-"""Without a heartbeat for so long a worker is taken for dead. Longer than among machines: the parent knows at once that
-a process has ended, and starts it again, which serves its partitions sooner than anybody else could."""
+"""Seconds without a heartbeat after which a worker is taken for dead. Longer than between machines: the parent notices
+at once that a process has ended, and restarts it, so it serves its partitions again sooner than another worker could.
+"""
 
 _STORE = re.compile(r"sbp-([1-9][0-9]*)")
 
 
 class Worker(Struct, frozen=True):
-    """``number`` of ``count`` processes, from 0; ``directory`` is held by their parent for all of them; ``notices``:
-    by which they tell each other of changes."""
+    """One of the processes of a node.
+
+    ``number`` of ``count``, from 0. ``directory``: held by their parent for all of them. ``notices``: their channel for
+    notices of changes.
+    """
 
     number: int
     count: int
@@ -39,24 +43,27 @@ class Worker(Struct, frozen=True):
 
 
 def store_of(directory: DataDirectory, number: int) -> Path:
-    """Where worker ``number`` has its store."""
+    """Return the directory of worker ``number``'s store."""
     return directory.backend if number == 0 else directory.path / f"sbp-{number}"
 
 
 def left_behind(directory: DataDirectory, number: int, count: int) -> list[int]:
-    """Workers that are no more, whose stores worker ``number`` of ``count`` serves. Blocks. Raises OSError."""
+    """Return the former workers whose stores worker ``number`` of ``count`` serves. Blocks. Raises OSError."""
     found = (_STORE.fullmatch(one.name) for one in directory.path.iterdir())
     gone = sorted(int(one[1]) for one in found if one is not None and int(one[1]) >= count)
     return [one for one in gone if one % count == number]
 
 
 def object_log(name: str, number: int) -> str:
-    """How the log in objects of worker ``number`` is called."""
+    """Return the name of worker ``number``'s object log."""
     return name if number == 0 else f"{name}-{number}"
 
 
 def moved(address: Address, steps: int, step: int) -> Address:
-    """The address of a worker so many further; any free port where there are no steps, or the first one's is free."""
+    """Return an address shifted by ``steps`` workers; port 0 (any free port) if ``step`` is 0 or the first port is 0.
+
+    Raises SettingsError if the port would be too high.
+    """
     if steps == 0 or address.port == 0:
         return address
     port = address.port + steps * step if step else 0

@@ -1,9 +1,10 @@
-"""What all workers of a node count, told by the first of them at one address: each sample has the label ``worker``.
+"""The metrics of all workers of a node, served by the first worker at one address; each sample has the label
+``worker``.
 
-Each other one is asked at every scrape, by a stream, and tells its text in slices, so nobody holds up anybody's loop.
-Samples that name topics, groups and the like come with their labels: who may see them is decided where the scrape is
-answered. What came is counted in the memory budget until it is written, and has a bound for each worker. One that does
-not answer in time is told as ``anabranch_worker_up`` 0, and nothing else of it.
+At every scrape the first worker asks each other one over a stream. The other sends its text in slices, so that no event
+loop is held up. Samples that name topics, groups and the like come with their labels, because the first worker decides
+who may see them. The received text counts in the memory budget until it is written, and is bounded per worker. A worker
+that does not answer in time has only the sample ``anabranch_worker_up`` 0.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError, PeerUnreachable
 
-# At the start of a worker: the console imports the same in a thread, and two threads that import prometheus_client at
-# once may find it half initialized.
+# Import it when a worker starts. The console imports it in a thread, and two threads that import prometheus_client at
+# the same time may find it half initialized.
 from bridges.metric_text import Gathered, Piece, pieces
 
 if TYPE_CHECKING:
@@ -36,32 +37,32 @@ _log = structlog.get_logger("anabranch.metrics")
 
 STREAM = "metrics"
 PATIENCE_S = 5.0
-"""Of Prometheus' own, which is 10 s unless it is told otherwise."""
+"""Seconds to wait for a worker: half of Prometheus' default timeout."""
 MOST = 64 * 1024 * 1024
-"""Bytes of one worker's text."""
+"""Most bytes of a worker's text."""
 _HEAD = b"# HELP anabranch_worker_up Whether a worker has told what it counts.\n# TYPE anabranch_worker_up gauge\n"
 
 
 class Opening(Struct, array_like=True):
-    """Nothing has to be said."""
+    """The opening message, which is empty."""
 
 
 class Asked(Protocol):
-    """What is used of :class:`bridges.cluster.peers.Peers`."""
+    """The parts of :class:`bridges.cluster.peers.Peers` that are used here."""
 
     async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream: ...
     def left_stream(self, member: Member, stream: PeerStream) -> None: ...
 
 
 class Known(Protocol):
-    """What is used of :class:`bridges.cluster.service.Cluster`."""
+    """The parts of :class:`bridges.cluster.service.Cluster` that are used here."""
 
     @property
     def nodes(self) -> Sequence[Member]: ...
 
 
 class WorkerMetrics:
-    """The metrics of worker ``number`` (the node ``workers[number]``), which knows the others."""
+    """The metrics of worker ``number`` (the node ``workers[number]``), and access to those of the others."""
 
     def __init__(self, peers: Asked, cluster: Known, metrics: Metrics, number: int, workers: Sequence[int]) -> None:
         self._peers = peers
@@ -71,13 +72,13 @@ class WorkerMetrics:
         self._workers = workers
 
     async def serve(self, opening: Opening, stream: PeerStream) -> None:
-        """Tell another worker what this one counts."""
+        """Send this worker's metrics to another worker."""
         async for piece in pieces(self._metrics, worker=f"{self._number}"):
             await stream.write(msgspec.msgpack.encode(piece))
         await stream.done_writing()
 
     async def rendered(self, shows: Shows) -> AsyncGenerator[bytes, None]:
-        """The text a scrape is answered with, in parts."""
+        """Yield the text of a scrape, in parts."""
         gathered = Gathered(shows)
         asked = [
             asyncio.create_task(self._ask(number, node_id))
@@ -110,7 +111,7 @@ class WorkerMetrics:
                     ended.let_go()
 
     async def _ask(self, number: int, node_id: int) -> _Told | None:
-        """What a worker counts; None: it has not told."""
+        """Return a worker's metrics, None if it does not answer."""
         member = next((one for one in self._cluster.nodes if one.node_id == node_id), None)
         try:
             if member is None:
@@ -140,7 +141,7 @@ class WorkerMetrics:
 
 
 class _Told:
-    """What came of a worker, counted in its stream's account until somebody lets go of it."""
+    """The metrics received from a worker, counted in its stream's account until :meth:`let_go`."""
 
     __slots__ = ("_stream", "pieces", "size")
 

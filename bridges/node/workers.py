@@ -1,4 +1,4 @@
-"""The settings of a node that is several processes, as each of them gets them (``bridges/node/worker.py``)."""
+"""The settings of each worker of a node that is several processes (``bridges/node/worker.py``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bridges.node.worker import moved, object_log
 
 
 def check(settings: Settings, fronts: Sequence[type[Front]]) -> None:
-    """Whether a node with these settings can be several workers. Raises SettingsError."""
+    """Check that a node with these settings can be several workers. Raises SettingsError."""
     count = settings.node.workers
     if settings.cluster.database:
         raise SettingsError(
@@ -38,9 +38,9 @@ def check(settings: Settings, fronts: Sequence[type[Front]]) -> None:
 def settings_of(
     settings: Settings, fronts: Sequence[type[Front]], number: int, opened: Mapping[str, str] | None = None
 ) -> Settings:
-    """What worker ``number`` is to be started with; ``opened``: where its listeners were opened before.
+    """Return the settings of worker ``number``. ``opened``: the addresses at which its listeners were opened before.
 
-    What bounds memory, work and disk of the whole node is divided among the workers.
+    Bounds on memory, work and disk of the whole node are divided among the workers.
     """
     count = settings.node.workers
     step = settings.node.worker_port_step
@@ -65,7 +65,7 @@ def settings_of(
             tail_cache_bytes=log.tail_cache_bytes // count,
             max_producers=max(1000, log.max_producers // count),
             cleaner_buffer_bytes=max(64 * 1024, log.cleaner_buffer_bytes // count),
-            # 0 is no bound.
+            # 0 means no bound, and must stay 0
             cleaner_bytes_per_second=-(-log.cleaner_bytes_per_second // count),
         ),
         sbp=replace(
@@ -79,7 +79,9 @@ def settings_of(
 
 
 def by_name(addresses: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """Names and addresses of the listeners of all workers: worker 0's as a node's are called, others' with ``/k``."""
+    """Yield names and addresses of the listeners of all workers: worker 0's as in a single node, the others' with
+    ``/k``.
+    """
     for number, one in enumerate(addresses):
         for name, address in one.items():
             yield (name if number == 0 else f"{name}/{number}"), address
