@@ -117,7 +117,7 @@ class Authenticator:
     async def alter(self, edit: Callable[[dict[str, User]], None]) -> None:
         """Have ``edit`` change the users, in a thread. On return the change is in the file and in force here.
 
-        Raises UsersError and whatever ``edit`` raises; in both cases nothing is changed.
+        Raises UsersError, and whatever ``edit`` raises; then its changes are dropped.
         """
         async with self._altering:  # a change that waits for the file's lock would hold a thread
             await asyncio.to_thread(change, self._options.users_file, edit)
@@ -128,7 +128,7 @@ class Authenticator:
 
     def _read(self) -> tuple[object, Users | None, TokenKeys]:
         options = self._options
-        # A missing file of keys is created only at the start. Later, somebody has removed it: that is an error.
+        # A missing file of keys is created only at the start. If it is missing later, it was removed: that is an error.
         make = self._keys is None
         keys = load_keys(options.keys_file, int(self._clock()), options.key_seconds, options.token_seconds, make=make)
         try:

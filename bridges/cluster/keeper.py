@@ -47,7 +47,7 @@ class Keeper:
         # The last plan, and its inputs: the version of the slots, the members that take slots, those that leave.
         self._plan: tuple[tuple[object, ...], list[Move]] = ((), [])
 
-    # --- what it is told ----------------------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------------------------
 
     def looked(self, look: Look, asked: float, answered: float) -> News:
         """Take in ``look``, the database's state; ``asked`` and ``answered`` are this node's monotonic times around the
@@ -120,7 +120,7 @@ class Keeper:
                 news.gained.append(index)
         return news
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:

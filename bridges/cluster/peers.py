@@ -323,7 +323,7 @@ class Peers:
             failure = _Failure(str(error), retriable=True, owner=error.node_id)
         except LogError as error:
             failure = _Failure(str(error), error.retriable, told=tell(error))
-        except Exception as error:  # noqa: BLE001 - counted, and told to whoever asks; it costs that request
+        except Exception as error:  # noqa: BLE001 - counted, and sent to the asking node; it fails only that request
             self._barrier.caught("answering another node", error, asked=request.kind)
             failure = _Failure(f"{request.kind} failed there", retriable=True)
         return _Reply(request.number, _NOTHING, failure)

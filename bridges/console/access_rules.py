@@ -22,7 +22,7 @@ _Word = TypeVar("_Word", ResourceKind, Pattern, Operation)
 
 
 class AccessRuleHandlers:
-    """Handlers of ``/api/acls``. To change rules needs ALTER on the node, to see them DESCRIBE."""
+    """Handlers of ``/api/acls``. Changing rules needs ALTER on the node, seeing them DESCRIBE."""
 
     def __init__(self, node: Host) -> None:
         self._node = node

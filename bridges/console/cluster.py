@@ -29,7 +29,7 @@ _MOST = 10_000
 
 
 class ClusterHandlers:
-    """Handlers of ``/api/cluster``. To see it needs DESCRIBE on the node, to drain nodes and move slots ALTER."""
+    """Handlers of ``/api/cluster``. Seeing it needs DESCRIBE on the node, draining nodes and moving slots ALTER."""
 
     def __init__(self, node: Host) -> None:
         self._node = node

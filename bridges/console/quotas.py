@@ -19,7 +19,7 @@ _Quota = tuple[Entity, Mapping[QuotaKey, float]]
 
 
 class QuotaHandlers:
-    """Handlers of ``/api/quotas``. To see quotas needs DESCRIBE_CONFIGS on the node, to change them ALTER_CONFIGS."""
+    """Handlers of ``/api/quotas``. Seeing quotas needs DESCRIBE_CONFIGS on the node, changing them ALTER_CONFIGS."""
 
     def __init__(self, node: Host) -> None:
         self._node = node

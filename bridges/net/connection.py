@@ -342,7 +342,9 @@ class Connection(asyncio.BufferedProtocol):
             self.forget_on_close(cancel)
 
     def close(self, reason: str, **told: object) -> None:
-        """Close after sending the responses that are ready, and drop the rest. Logs ``reason`` and ``told``."""
+        """Close after sending the responses that are ready, and drop the rest. Logs ``reason``, and ``told`` as
+        fields.
+        """
         if self._closing:
             return
         self._closing = True

@@ -81,7 +81,7 @@ class NodeSettings(Section):
     )
 
     check_interval_ms: ClassVar[Duration] = 10_000
-    """How often committed positions and producers are looked at for expiry."""
+    """Interval at which committed positions and producers are checked for expiry."""
 
 
 class SbpSettings(Section):
@@ -215,7 +215,7 @@ class ClusterSettings(Section):
 
     @property
     def lease_s(self) -> float:
-        """The lease as it holds, in seconds."""
+        """The effective lease in seconds: at least three heartbeats."""
         return max(self.lease_ms, 3 * self.heartbeat_ms) / 1000
 
 
@@ -373,16 +373,17 @@ class AuthSettings(Section):
     key_ms: ClassVar[Duration] = 30 * 86_400_000
     """Age at which a key gets a successor; it is accepted until its last token has ended."""
     oauth_skew_ms: ClassVar[Duration] = 30_000
-    """By how much the clock of a server of logins may differ from the node's."""
+    """Tolerated difference between the clocks of the token issuer and the node."""
     oauth_refresh_ms: ClassVar[Duration] = 3_600_000
-    """How often keys are fetched anew; sooner, though not within ten seconds, after a token that names a key that is
-    not known."""
+    """Interval at which the issuer's keys are fetched again; sooner, but not within ten seconds, after a token that
+    names an unknown key.
+    """
     max_rules: ClassVar[int] = 100_000
     """Most access rules that are kept."""
     max_quotas: ClassVar[int] = 100_000
     """Most quotas that are kept."""
     quota_clients: ClassVar[int] = 10_000
-    """Users and client ids that quotas are counted for one by one, for each kind; further ones share."""
+    """Users and client ids with a bucket of their own, per kind of quota; further ones share buckets."""
 
 
 class LoggingSettings(Section):

@@ -20,7 +20,7 @@ class Stopping:
     async def _step(self, what: str, work: Awaitable[object]) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - logged, and told by the exit code
+        except Exception as error:  # noqa: BLE001 - logged, and reported by the exit code
             _log.exception(f"{what} failed")
             if self.failure is None:
                 self.failure = f"{what} failed: {error}"
