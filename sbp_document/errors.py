@@ -11,7 +11,7 @@ _UNKNOWN_CODES = frozenset({int(ErrorCode.RS_INTERNAL_SERVER_ERROR), int(ErrorCo
 
 
 RECLAIMED_DETAIL = b"reclaimed"
-"""Status detail with which a server tells an offset that was reclaimed from others that are not there."""
+"""Status detail that distinguishes a reclaimed offset from other missing ones."""
 
 
 class DocumentError(SbpError):

@@ -30,11 +30,11 @@ from sbp_document.wire.record_batch import (
 from sbp_document.wire.wrapped import unwrap
 
 _LATEST = 1 << 53
-"""Timestamps beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
+"""Timestamps beyond this many milliseconds count as mistakes: other formats may be unable to hold them."""
 
 
 _DESCRIBED = 100
-"""Records that are looked at in one go: each takes microseconds."""
+"""Records examined in one step: each takes microseconds."""
 
 
 def _timestamp(record: DocumentRecord) -> int:

@@ -14,7 +14,7 @@ from sbp_back.transport.handler import Reply
 from sbp_back.wire.model import Response, Status
 
 MAX_TIMEOUT_MS = (1 << 31) - 1
-"""What the field of a request holds."""
+"""Largest value of a request's field."""
 
 
 def too_late(timeout_ms: int) -> Status:

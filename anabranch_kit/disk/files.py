@@ -24,20 +24,19 @@ _DSYNC = getattr(os, "RWF_DSYNC", 0)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 _LACKING = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-"""What a file system, or an old kernel, answers to what it does not know."""
+"""Errors with which a file system, or an old kernel, rejects an unknown operation."""
 
 _HEEDS_DSYNC = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "tmpfs"})
-"""File systems that flush what is written with ``RWF_DSYNC``. Some others (9p, FUSE of older kernels) take the flag
-and do nothing, which no error tells."""
+"""File systems that honour ``RWF_DSYNC``. Some others (9p, FUSE of older kernels) accept the flag and do nothing,
+without an error.
+"""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _BLOCK = bytes(4096)
 
 PIECE = 1 << 20
-"""Bytes that the kernel is given at once.
-
-From 2 MiB on ext4 takes huge pages for its cache: on virtual machines that give free ones back to their host, each has
-to be got from there again, which makes the write up to ten times as expensive (docs/storage.md, "Groups of more than
-1 MiB").
+"""Bytes per call to the kernel. From 2 MiB on ext4 takes huge pages for its cache: virtual machines that return free
+pages to their host have to fetch each again, which makes the write up to ten times as expensive (docs/storage.md,
+"Groups of more than 1 MiB").
 """
 
 
@@ -142,7 +141,7 @@ class Files:
             except OSError:
                 if not written:
                     raise
-                return written  # as of a write that the kernel ended early: the next one tells why
+                return written  # like a write that the kernel ended early: the next write reports why
             written += done
             if done < size:
                 return written

@@ -33,7 +33,7 @@ class HeldFile:
         except FileNotFoundError:
             return False
         except OSError:
-            return True  # what cannot be told now is not that it is gone
+            return True  # an unknown state does not mean that it is gone
         return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
 
     def release(self) -> None:

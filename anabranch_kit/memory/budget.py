@@ -42,7 +42,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 _PART = 8
-"""An account may hold one part in so many of what the others leave."""
+"""An account may hold one part in so many of the bytes that the others leave."""
 _SHARE = 64 * 1024
 _SHARES = 16
 """The reserve has at least so many shares, however small the budget is."""
@@ -341,7 +341,7 @@ class Account:
         budget = self._budget
         after = self.held + size
         if after <= budget.share and not self.wanted:
-            self.held = after  # the short way for what nearly every request is
+            self.held = after  # fast path, for nearly every request
             budget._small += size
         else:
             budget._change(self, size)
@@ -384,7 +384,7 @@ class Account:
         """Return whether not one more byte fits: nothing more should be received for this account."""
         budget = self._budget
         if self.held < budget.share and budget._small < budget.reserve:
-            return False  # as the long way would find
+            return False  # with the result of the slow path
         return not budget._fits(self, 1)
 
     def wait(self, size: int = 1, instead: int = 0) -> None:

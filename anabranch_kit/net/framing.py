@@ -26,8 +26,9 @@ FIRST_ALLOCATION = 1024 * 1024
 
 
 _TLS = b"\x16\x03"
-"""How a TLS client begins (RFC 8446, section 5.1). No frame does: it would be one of 369 MB, or of a type that no
-protocol has."""
+"""First bytes of a TLS client (RFC 8446, section 5.1). No frame begins so: it would be 369 MB long, or of an unknown
+type.
+"""
 
 
 class Framing(Struct, frozen=True):

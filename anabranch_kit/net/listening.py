@@ -13,9 +13,9 @@ import socket
 from collections.abc import Callable
 
 TAKEN_AT_ONCE = 16
-"""Connections of one listener in a turn of the loop."""
+"""Connections that one listener accepts in a turn of the loop."""
 WAITING = 1024
-"""Connections that the kernel keeps until they are taken (less where ``net.core.somaxconn`` is)."""
+"""Connections that the kernel queues until they are accepted (fewer where ``net.core.somaxconn`` is lower)."""
 
 
 async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
@@ -23,6 +23,6 @@ async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: i
     loop = asyncio.get_running_loop()
     server = await loop.create_server(factory, host, port, backlog=TAKEN_AT_ONCE, reuse_address=True)
     for one in server.sockets:
-        with socket.socket(fileno=os.dup(one.fileno())) as same:  # what asyncio shows of it cannot do this
+        with socket.socket(fileno=os.dup(one.fileno())) as same:  # asyncio's public socket object cannot do this
             same.listen(WAITING)
     return server

@@ -158,7 +158,7 @@ class Outbox:
         self._chunk_left = 0
         self._finished: Callable[[], None] | None = None
         self.starved = False
-        """Whether a source waits for memory: :meth:`go_on` when there is some."""
+        """Whether a source waits for memory: call :meth:`go_on` when there is some."""
         self.blocked_since: float | None = None
         """Time of the loop since which the socket has taken less than one piece; None while it takes everything."""
 
@@ -172,7 +172,7 @@ class Outbox:
         if not self._pieces and self.blocked_since is None and len(parts) == 1:
             alone = parts[0]
             if type(alone) is bytes and len(alone) <= _SMALLEST_PIECE:
-                self._transport.write(alone)  # what nearly every answer is, and nearly every socket takes
+                self._transport.write(alone)  # true for nearly every answer, and nearly every socket
                 if not self._counted and not self._transport.get_write_buffer_size():
                     return True
                 self._count()
@@ -274,7 +274,7 @@ class Outbox:
         try:
             taken = left = os.writev(direct.fileno(), offered)
         except OSError:
-            taken = left = 0  # there is no room, or whatever else the transport finds out
+            taken = left = 0  # no room, or an error that the transport will report
         for piece in offered:
             if left < len(piece):
                 if left:

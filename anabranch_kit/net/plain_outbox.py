@@ -16,7 +16,7 @@ from anabranch_kit.memory.buffers import Buffer
 LONE = 16 * 1024
 """Parts at least this long are sent by themselves; shorter ones are worth joining."""
 PIECE = 256 * 1024
-"""What the transport is given at once: bounds what it may have to copy, and what a peer that stalls makes it keep."""
+"""Bytes that the transport gets at once: bounds what it may have to copy, and what a stalled peer makes it keep."""
 
 
 def joined(parts: Sequence[Buffer]) -> list[Buffer]:
@@ -97,7 +97,7 @@ class Outbox:
     def _pump(self) -> None:
         pieces = self._pieces
         while pieces and not self._blocked:
-            if self._transport.is_closing():  # it would drop them one by one, and log each
+            if self._transport.is_closing():  # the transport would drop them one by one, and log each
                 pieces.clear()
                 self._queued = 0
                 return

@@ -62,7 +62,7 @@ class Sockets:
         found: dict[Peer, Arrived] = {}
         for place, name in enumerate(os.listdir("/proc/self/fd"), 1):
             if not place % _IN_A_ROW:
-                sleep(0)  # others have waited for the interpreter
+                sleep(0)  # let other threads have the interpreter
             number = int(name)
             try:
                 cookie = _cookie(number)
@@ -72,7 +72,7 @@ class Sockets:
                 if peer is not None:
                     received = _received(number)
                     if received is None or _cookie(number) != cookie:
-                        continue  # it was closed, and the number is another's
+                        continue  # closed meanwhile, and the number has another socket
                     found[peer] = Arrived(received, number, cookie)
                 self._known[number] = one
             except OSError:

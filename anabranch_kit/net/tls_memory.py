@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 RECEIVED_AT_ONCE = 32 * 1024
-"""Bytes of ciphertext: two records of TLS, which asyncio would make 256 KiB."""
+"""Bytes of ciphertext: two records of TLS, where asyncio takes 256 KiB."""
 
 _STANDING_BYTES = 32 * 1024
-"""Of ciphertext, while what was received is not wanted."""
+"""Bytes of ciphertext that are kept while the connection does not read."""
 
 BOUNDED_BYTES = 128 * 1024
-"""Measured: 58 KiB for one that is idle, 100 KiB after requests of 600 KB, and 85 KiB while answers are not taken."""
+"""Measured: 58 KiB when idle, 100 KiB after requests of 600 KB, and 85 KiB while the client takes no answers."""
 UNBOUNDED_BYTES = 608 * 1024
 """Measured without the bounds: 282 KiB, 528 KiB."""
 

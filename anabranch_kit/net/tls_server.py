@@ -72,7 +72,7 @@ class _Tls(SSLProtocol):
         if isinstance(handshake_exc, ssl.SSLError) and not isinstance(handshake_exc, ssl.SSLEOFError):
             # asyncio logs this in debug mode only. A port scan sends nothing, and is not logged.
             known = self._socket_transport.get_extra_info
-            host, port = (known("peername") or ("?", "?"))[:2]  # None where the client had gone already
+            host, port = (known("peername") or ("?", "?"))[:2]  # None if the client had already gone
             own = known("sockname")[1]
             logger.warning("the TLS handshake of %s:%s at port %s failed: %s", host, port, own, handshake_exc.reason)
         super()._on_handshake_complete(handshake_exc)

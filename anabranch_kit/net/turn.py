@@ -15,7 +15,9 @@ from anabranch_kit.run.barrier import Barrier
 
 FRAME_WORK = 4 * 1024
 ENTRY_WORK = 1024
-"""What a frame, and an entry in it, counts besides its bytes: about as long as copying and checking so many takes."""
+"""Bytes that a frame, and an entry in it, counts besides its own: handling it takes as long as copying and checking so
+many.
+"""
 
 _TURN_WORK = 2 * 1024 * 1024
 _SHARE = _TURN_WORK // 16

@@ -22,7 +22,7 @@ def awaited(call: Callable[[Settle[T]], object]) -> asyncio.Future[T]:
 
     def settle(answer: T | Exception, error: Exception | None = None, /) -> None:
         if future.done():
-            return  # whoever waited may have been cancelled
+            return  # the waiter may have been cancelled
         if error is not None:
             future.set_exception(error)
         elif isinstance(answer, Exception):

@@ -19,7 +19,7 @@ Ts = TypeVarTuple("Ts")
 _log = structlog.get_logger("anabranch.barrier")
 
 _QUIET_S = 1.0
-"""Between two lines of one kind in the log; what is left out is counted, in the next line and in the metric."""
+"""Seconds between two log lines of one kind; skipped ones are counted, in the next line and in the metric."""
 
 
 class Barrier:

@@ -47,7 +47,7 @@ class Cycle:
         self._answers: list[Work] = []
         self._leaving: list[Work] = []
         self.began = 0.0
-        """When the loop was last told what is ready (monotonic clock); 0 of a loop that is no :class:`CycleLoop`."""
+        """When the kernel last reported what is ready (monotonic clock); 0 for a loop that is no :class:`CycleLoop`."""
 
     def gather(self, work: Work) -> None:
         """Do ``work`` after everything that was ready has run."""
@@ -160,7 +160,7 @@ class _Selector(selectors.EpollSelector):
             key = keys.get(fd)
             if key is None:
                 continue
-            if event == select.EPOLLIN:  # as nearly always
+            if event == select.EPOLLIN:  # the usual case
                 mask = selectors.EVENT_READ
             else:
                 mask = (event & ~select.EPOLLIN and selectors.EVENT_WRITE) | (

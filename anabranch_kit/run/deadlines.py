@@ -23,10 +23,10 @@ STEP_SECONDS = 0.01
 """Deadlines on an event loop are met up to this much late, never early."""
 
 _LEAST_SECONDS = 0.001
-"""An alarm goes off so long from now at the earliest."""
+"""Least seconds from now until an alarm goes off."""
 
 _LEFT_OVER = 64
-"""Moments in the heap beyond twice those that have deadlines, after which it is made anew."""
+"""Stale moments in the heap, beyond twice the number of slots, after which it is rebuilt."""
 
 
 class DeadlineQueue(Generic[K]):
@@ -38,7 +38,7 @@ class DeadlineQueue(Generic[K]):
         self._at: dict[K, int] = {}
         # Dicts for their order: keys due at one moment come in the order they were set.
         self._slots: dict[int, dict[K, None]] = {}
-        self._heap: list[int] = []  # every moment in ``_slots``, and some that were
+        self._heap: list[int] = []  # every moment in ``_slots``, and some stale ones
         self._past: int | None = None  # the latest moment that was worked off
 
     def __len__(self) -> int:
@@ -182,7 +182,7 @@ class Deadlines(Generic[K]):
         now = _step(time)
         nearest = self._queue.next
         if nearest is not None and nearest * STEP_SECONDS <= time:
-            now = max(now, nearest)  # what the division has rounded off
+            now = max(now, nearest)  # lost by the division's rounding
         while (key := self._queue.pop_due(now)) is not None:
             self._barrier.call("deadline", self._expired, key)
         self._set_alarm()

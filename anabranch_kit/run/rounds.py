@@ -77,4 +77,4 @@ class Rounds(Generic[K]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._running.clear()  # one that had not begun has not taken itself out
+        self._running.clear()  # a task that had not begun has not removed itself

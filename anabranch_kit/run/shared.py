@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 _AT_ONCE = 32
-"""How many waiters are woken in one turn of the loop."""
+"""Waiters woken in one turn of the loop."""
 
 
 class _Crowd(Generic[T]):

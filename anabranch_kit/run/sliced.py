@@ -24,12 +24,12 @@ T = TypeVar("T")
 Sliced = Generator[object, None, T]
 
 SLICE_RECORDS = 500
-"""Records that one step looks at."""
+"""Records of one step."""
 _AT_ONCE = 4
 _LONG_STEPS = 128
-"""Steps after which a work is a long one: where they are measured in bytes, it may hold some mebibytes by then."""
+"""Steps after which a work counts as long: where steps are measured in bytes, it may hold some mebibytes by then."""
 _SECONDS_PER_RECORD = 0.0001
-"""How long a work lets later ones pass for each of its records."""
+"""Seconds per record for which a waiting work lets later ones pass."""
 
 
 class SlicedWorks:

@@ -19,7 +19,7 @@ class LoopStalls:
         self.buckets = [0] * (len(BUCKETS) + 1)
         self.beats = 0
         self.seconds = 0.0
-        """How late all beats were, together."""
+        """Total delay of all beats."""
         self.longest = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -33,9 +33,9 @@ N = TypeVar("N", bound=Hashable)
 S = TypeVar("S", str, tuple[str, str], tuple[str, int], tuple[float, str, str], tuple[int, tuple[str, str]])
 
 TURN_SECONDS = 0.003
-"""Of a turn of the loop, from its beginning on, for all works of this kind."""
+"""Seconds from the beginning of a turn of the loop that all works of this kind share."""
 LEAST_SECONDS = 0.001
-"""For each of them, however late its turn comes."""
+"""Least seconds for each of them, however late its turn comes."""
 _PORTION = 50
 _PARTS = 256
 _RUN = 500

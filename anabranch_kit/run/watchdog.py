@@ -24,7 +24,7 @@ Looks are counted and not seconds: a process that was stopped (SIGSTOP, a paused
 itself and its loop equally late.
 """
 _TELL_SECONDS = 2.0
-"""How long the log may take what is told. Standard error may be what the loop is stuck at."""
+"""Seconds that writing to the log may take: standard error may be what the loop is stuck at."""
 
 
 class Watchdog:

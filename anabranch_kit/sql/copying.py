@@ -21,7 +21,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 _NOT_COPIED = frozenset({TABLE, "sql_schema", "sql_commits", "sqlite_sequence"})
-"""An engine's own."""
+"""Tables of the engines themselves."""
 _ROWS = 1000
 _BYTES = 4 << 20
 _IDENTITIES = """

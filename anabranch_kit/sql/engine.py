@@ -50,12 +50,12 @@ class Engine(Protocol):
     """All but the constructor blocks; :meth:`open` comes first, the rest in one thread."""
 
     name: str
+    """Name of the database and its place, for people."""
     shared: bool
-    """Other processes may change what is there."""
+    """Other processes may change the database."""
     notice: str
     """The statement, with a channel's name, by which a transaction tells listeners that it was committed; empty where
     there is none."""
-    """For people: what it is and where."""
     commits: int
     """Transactions committed since opening."""
 

@@ -52,10 +52,10 @@ from anabranch_kit.sql.sqlite import check_version
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-logging.getLogger("psycopg").setLevel(logging.ERROR)  # lost connections are told here
+logging.getLogger("psycopg").setLevel(logging.ERROR)  # this module logs lost connections itself
 
 _TRIES = 10
-"""Runs of a group that meets other transactions."""
+"""Most runs of a group that conflicts with other transactions."""
 _AGAIN = (
     errors.SerializationFailure,
     errors.DeadlockDetected,
@@ -63,11 +63,11 @@ _AGAIN = (
     errors.LockNotAvailable,
 )
 _AGAIN_S = 0.2
-"""Between two attempts to reach the database."""
+"""Seconds between two attempts to reach the database."""
 _LOCK = 1634628961
-"""With the schema's name: what whoever brings a schema up to date holds."""
+"""Key, with the schema's name, of the lock that a process holds while it brings a schema up to date."""
 _APPLICATION = "anabranch"
-"""What the server calls our connections, and no others."""
+"""Name of our connections, and no others, at the server."""
 _END_SLEEPERS = b"""
 SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND usename = current_user AND application_name = $1 AND pid <> pg_backend_pid()
@@ -79,8 +79,9 @@ _ASK = """
 INSERT INTO sql_commits (session, number, made) VALUES (%s, %s, 'infinity')
 ON CONFLICT (session, number) DO UPDATE SET made = sql_commits.made RETURNING isfinite(made)
 """
-"""Whether a commit has happened. An update, not nothing: the answer is then committed behind the transaction that it
-tells of, and a synchronous standby has both."""
+"""Queries whether a commit has happened. An update, so that the answer is committed behind the transaction in question,
+and a synchronous standby has both.
+"""
 
 
 class _Int(Int8BinaryDumper):
@@ -110,7 +111,7 @@ class _LoadInt(Loader):
 
 
 _LOOK_S = 0.1
-"""How often whoever waits for the server looks at the time."""
+"""Seconds between looks at the clock while waiting for the server."""
 
 
 class Silent(Exception):
@@ -156,7 +157,7 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
         except Silent:
             self.pgconn.finish()
             with suppress(psycopg.Error):
-                gen.close()  # which asks for what is left of a pipeline
+                gen.close()  # which reads the rest of a pipeline
             raise psycopg.OperationalError(f"it has not answered for {self.patience_s:.0f} s") from None
 
 
@@ -171,8 +172,8 @@ class _Rows:
 
     def _look(self) -> psycopg.RawCursor[tuple[Any, ...]]:
         if self._pipeline is not None:
-            self._pipeline.sync()  # not only flushed: the server is to know that it waits for us, not for the rest
-            self._pipeline = None  # once: each is a way to the server and back
+            self._pipeline.sync()  # not only flushed: the server has to know that it waits for us, not for the rest
+            self._pipeline = None  # one call: each is a round trip
         return self._cursor
 
     @property
@@ -333,7 +334,7 @@ class PostgresEngine:
 
     def _migrate(self, db: _Connection) -> None:
         db.execute("BEGIN")
-        db.execute("SET LOCAL lock_timeout = 0")  # others that start may have much to do
+        db.execute("SET LOCAL lock_timeout = 0")  # other starting processes may have much to do
         lock = _LOCK << 32 | zlib.crc32(self._schema.encode())
         db.execute("SELECT pg_advisory_xact_lock(%s)", (lock,))
         db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._quoted}".encode())
@@ -395,7 +396,7 @@ class PostgresEngine:
                     while True:
                         told = False
                         async for _ in db.notifies(timeout=self._patience_s, stop_after=1):
-                            told = True  # once for all that have come together: who is told looks at everything
+                            told = True  # once for all that came together: a listener looks at everything
                         if told:
                             yield
                             continue
@@ -519,7 +520,7 @@ class PostgresEngine:
                 try:
                     job.result = _value(job.fn(transaction))
                 except psycopg.Error:
-                    raise  # which may be of any statement before
+                    raise  # it may be the error of any earlier statement
                 except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
                     if transaction.changed:
                         raise _Apart from None
@@ -560,7 +561,7 @@ class PostgresEngine:
         try:
             ended = db.execute("COMMIT").statusmessage
         except (errors.SerializationFailure, errors.DeadlockDetected):
-            raise  # which say that all was undone
+            raise  # these errors mean that everything was undone
         except psycopg.Error as error:
             if mark is None:
                 raise

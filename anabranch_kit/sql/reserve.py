@@ -13,11 +13,13 @@ from anabranch_kit.disk.files import Files, write_all
 
 _AGAIN_S = 10.0
 _TIMES = 4
-"""The reserve is made, and made again, where so many times its size is free."""
+"""The reserve is made, also again, where so many times its size is free."""
 _PARTS = 4
-"""It is given in so many: what takes one leaves the rest to what comes later, and nothing to others on the disk."""
+"""Number of parts in which it is spent: a part leaves the rest for later, and gives nothing to other users of the
+disk.
+"""
 _TO_OPEN = 256 * 1024
-"""Bytes of disk with which SQLite can open a database: its index of the log takes 32 KiB."""
+"""Bytes of disk that SQLite needs to open a database: its index of the log takes 32 KiB."""
 
 
 class Reserve:
@@ -62,7 +64,7 @@ class Reserve:
         try:
             left = self._path.stat().st_size - -(-self._size // _PARTS)
         except FileNotFoundError:
-            return False  # or another process that shares the database has spent the last of it
+            return False  # or another process that shares the database has spent the last part
         if left > 0:
             with suppress(FileNotFoundError):
                 os.truncate(self._path, left)

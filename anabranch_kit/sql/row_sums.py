@@ -25,7 +25,7 @@ from anabranch_kit.sql.connection import Connection
 
 TABLE = "row_sums"
 _SCHEMA = ""
-"""Stands for the definitions of all tables and indexes in the table of sums: no table has this name."""
+"""Key of the definitions of all tables and indexes in the table of sums: no table has this name."""
 _BITS = 64
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -49,7 +49,7 @@ class RowSums:
         self._changes: dict[str, int] = {}
         self._schema = -1
         self.noted = 0
-        """Rows that were noted, each time; what is undone counts, too."""
+        """Number of changed rows noted; undone changes count, too."""
         # Otherwise triggers miss the rows that REPLACE removes.
         connection.execute("PRAGMA recursive_triggers = ON")
         connection.create_function("row_added", -1, self._added)

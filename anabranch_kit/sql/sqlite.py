@@ -27,7 +27,7 @@ from anabranch_kit.sql.reserve import Reserve
 from anabranch_kit.sql.row_sums import DamagedRows, RowSums, make_table
 
 _TURN_S = 0.0005
-"""Between two attempts to have the turn among processes that share the file."""
+"""Seconds between two attempts to get the turn among processes that share the file."""
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _DAMAGE = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN})
 
@@ -128,7 +128,7 @@ class SqliteEngine:
             if connection.in_transaction:
                 connection.execute("COMMIT")
         if self.shared:
-            connection.execute("PRAGMA busy_timeout = 0")  # whose turn it is is asked for here
+            connection.execute("PRAGMA busy_timeout = 0")  # this module waits for its turn itself
 
     def _bring_up(self, fresh: bool) -> None:
         connection = self.connection
@@ -203,7 +203,7 @@ class SqliteEngine:
             for job in freeing:
                 job.error = None
             self.execute(freeing, refuse)
-            freeing.clear()  # as its errors lead to this frame
+            freeing.clear()  # its errors refer to this frame
 
     def _execute(self, group: list[Job]) -> Exception | None:
         """Execute and commit ``group``; return why nothing of it was committed, or None."""
@@ -295,7 +295,7 @@ class SqliteEngine:
         """Record ``error`` of a closure; call it where the error is caught. Raises the error again if the whole
         transaction is lost.
         """
-        traceback.clear_frames(error.__traceback__)  # which may have cursors
+        traceback.clear_frames(error.__traceback__)  # it may have cursors
         job.error = _of_disk(error) or error
         if not self.connection.in_transaction:
             raise error  # SQLite gave it up (disk full, I/O error)

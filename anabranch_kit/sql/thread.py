@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 MAX_GROUP = 1024
 """Closures in one transaction: bounds how long the first of them waits for the last."""
 GIVEN_AT_ONCE = 32
-"""Results that are given in one turn of the event loop: each wakes somebody who has something to do with it."""
+"""Results given in one turn of the event loop: each wakes a waiter that has work to do with it."""
 
 
 class SqlThread:
@@ -35,26 +35,26 @@ class SqlThread:
 
     what: ClassVar[str]
     Failed: ClassVar[type[Exception]]
-    """Nothing took effect."""
+    """Error class: nothing took effect."""
     Full: ClassVar[type[Exception]]
-    """Nothing took effect, for want of room on the disk."""
+    """Error class: nothing took effect, for lack of room on the disk."""
     Damaged: ClassVar[type[Exception]]
-    """Nothing can be relied on."""
+    """Error class: nothing can be relied on."""
     Closed: ClassVar[type[Exception]]
-    """It came too late."""
+    """Error class: the closure came too late."""
     ends_when_lost: ClassVar[bool] = True
-    """After a group of which nothing is known, nothing is executed any more."""
+    """Execute nothing any more after a group with an unknown outcome."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine: Engine = engine
         self.closures = 0
         """Closures executed since opening."""
         self.refused = 0
-        """Closures that the database itself could not commit: it is away, full, or always met others."""
+        """Closures that the database itself could not commit: unreachable, full, or always in conflict."""
         self.seconds = 0.0
         """Time spent executing."""
         self._began = 0.0
-        """When the transaction under way began; 0 while there is none."""
+        """When the current transaction began; 0 while there is none."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: deque[Job] = deque()
         # The thread takes from the queue, the loop adds to it; the lock is only for waiting and waking.
@@ -199,7 +199,7 @@ class SqlThread:
 
     def _post(self, group: list[Job]) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop was closed without closing the database: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed without closing the database: no waiter is left
             self._loop.call_soon_threadsafe(self._deliver, group)
 
     # --- the loop ---------------------------------------------------------------------------------------------------

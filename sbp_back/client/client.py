@@ -67,13 +67,13 @@ class Client:
         self._looked: dict[int, float] = {}  # when the ranges of a stream were last asked for because nothing came
         self._writers: dict[int, StreamWriter] = {}
         self.locator: Locator | None = None
-        """Looks into the index of a range server in this process; see :meth:`locate`."""
+        """Looks up the index of a range server in this process; see :meth:`locate`."""
         self.local: Callable[[m.RangeServerInfo], LocalServer | None] = _nobody
-        """Which range servers are in this process, to be set before anything is written."""
+        """Returns a range server if it is in this process, else None; to be set before anything is written."""
         self.gatherer: Gatherer | None = None
         """Reads from the store of a range server in this process."""
         self.rewriter: Rewriter | None = None
-        """Replaces entries in it."""
+        """Replaces entries in that store."""
 
     @property
     def pd(self) -> Carrier:
@@ -311,7 +311,7 @@ class Client:
             except ConnectionLost:
                 raise
             except SbpError:
-                await self.describe_stream(stream_id)  # of a stream that is gone a fetch does not say so
+                await self.describe_stream(stream_id)  # a fetch does not report that its stream is gone
                 raise
             for entry in entries:
                 yield entry
@@ -403,7 +403,7 @@ class Client:
         """
         writer = self._writers.get(stream_id)
         if writer is not None and writer.failed is None:
-            return  # nobody knows better
+            return  # only range servers elsewhere know
         now = asyncio.get_running_loop().time()
         if now >= self._looked.get(stream_id, 0.0) + self._options.look_again_seconds:
             self._looked[stream_id] = now

@@ -25,7 +25,7 @@ TRANSIENT_CODES = frozenset(
         int(ErrorCode.RS_INTERNAL_SERVER_ERROR),
     }
 )
-"""Refusals that may be gone when the same is asked again."""
+"""Refusals that may not recur when the request is repeated."""
 
 
 class ControlOptions(Struct):
@@ -38,7 +38,7 @@ class ControlOptions(Struct):
 
 
 def error_of(response: Response) -> SbpError:
-    """The failure a response reports, as an exception."""
+    """Return the failure that a response reports, as an exception."""
     status = response.status
     if status.code == ErrorCode.EXPIRED_RANGE_EPOCH:
         return FencedError(status.code, status.message)

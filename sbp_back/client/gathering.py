@@ -28,7 +28,7 @@ def place_of(ranges: Sequence[Ranged], offset: int) -> int:
 
 
 Gathered = Sequence[list[Entry] | Exception]
-"""Of each fetch what it found, at least one entry. An error only means that it has to be made by itself."""
+"""The entries of each fetch, at least one each. After an error the fetch has to be made by itself."""
 
 
 class Plan(Protocol):

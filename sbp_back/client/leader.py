@@ -23,7 +23,7 @@ from sbp_back.wire.v02 import PD_NODE
 
 _MAX_HOPS = 3
 _MAX_ADDRESSES = 32
-"""What the answers name is learned up to this many addresses."""
+"""Most addresses that are learned from answers."""
 
 
 class _Cluster(Struct):

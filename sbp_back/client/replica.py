@@ -26,9 +26,10 @@ MAX_ENTRY_PAYLOAD = MAX_FRAME_LENGTH - 64 * 1024
 """Largest payload of an entry, in bytes: alone in a frame it must leave room for headers, also on the way back."""
 
 _MAX_REQUEST_BYTES = 2 * 1024 * 1024
-"""A request takes no further entry beyond this (a larger entry has one of its own): with more than one request on its
-way the server stores the next while this side deals with the answers to the last, which made writers that wait for
-each other's group three times as fast as with frames as long as the protocol allows."""
+"""A request takes no further entry beyond this (a larger entry has one of its own). With more than one request in
+flight the server stores the next while this side handles the answers to the last. That made writers that wait for each
+other's group three times as fast as with frames as long as the protocol allows.
+"""
 _MAX_REQUEST_ENTRIES = 4096
 
 _MAX_TOLD = 2000
@@ -39,7 +40,7 @@ _STORED = frozenset({OK, _COMMITTED})
 _PENDING: int = ErrorCode.APPEND_TO_PENDING_OFFSET
 
 FENCED_CODES = frozenset({int(ErrorCode.RANGE_ALREADY_SEALED), int(ErrorCode.EXPIRED_RANGE_EPOCH)})
-"""Somebody else has taken the range away."""
+"""Another writer has taken the range away."""
 
 HOPELESS_CODES = frozenset(
     int(code)
@@ -60,7 +61,7 @@ HOPELESS_CODES = frozenset(
         ErrorCode.RS_NOT_IMPLEMENTED,
     )
 )
-"""Asking again, or asking another server, would give the same answer."""
+"""Repeating the request, or asking another server, would give the same answer."""
 
 
 class RetryOptions(Struct):
@@ -188,7 +189,7 @@ class Channel:
         self.timeout = timeout
         self._direct = carrier if isinstance(carrier, InProcessCarrier) else None
         self.framed = self._direct is None
-        """Whether what is appended passes through frames, which bounds its length."""
+        """Whether appends pass through frames, which bounds their length."""
         self.loop = loop
         self._queue: list[tuple[Replica, Entry]] = []
         self._scheduled = False

@@ -114,7 +114,7 @@ class StreamWriter:
         self._trouble: SbpError | None = None  # why the last range was given up
         self._since = 0.0  # when there was progress, or nothing to wait for
         self._task: asyncio.Task[None] | None = None
-        self._idle: asyncio.Event | None = None  # of whoever waits until nothing is pending
+        self._idle: asyncio.Event | None = None  # of callers that wait until nothing is pending
 
     def append(self, payload: Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
         """Append a batch of ``count`` records and return its base offset; ``timestamp`` is in milliseconds.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_NEWS = 1000
-"""Of what a server is told in one pass: so many deletions, and as much else."""
+"""Most deletions, and most other news, that a server is told in one pass."""
 
 _SETTLED = frozenset(
     {
@@ -42,10 +42,10 @@ _SETTLED = frozenset(
         int(ErrorCode.UNSUPPORTED_OPERATION),
     }
 )
-"""Refusals of a server that is told something which it would repeat."""
+"""Refusals that a server would repeat for the same news."""
 
 News = m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest
-"""What a range server has to know, as the request that tells it."""
+"""A fact that a range server has to know, as the request that tells it."""
 
 R = TypeVar("R", bound=m.Response)
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
 from sbp_back.wire import model as m
 
 SERVER_IDS = 1 << 30
-"""Ids of range servers are below this: a server that reports a made-up one leaves enough that can be given."""
+"""Ids of range servers are below this: so a server that reports a made-up id leaves enough ids to assign."""
 
 _MAX_INT8 = 127
 _MAX_INT64 = (1 << 63) - 1
@@ -182,7 +182,7 @@ def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reach
         tx.put_stream(row)
         tx.drop_objects(stream_id, min_offset)
         concerned = {one for kept in ranges if kept.start < min_offset for one in kept.server_ids}
-        for server_id in concerned.difference(last.server_ids if reached is not None else ()):  # those did it already
+        for server_id in concerned.difference(last.server_ids if reached is not None else ()):  # those have trimmed
             tx.add_news(server_id, stream_id, -1)
     return Trimmed(m.StreamResponse(stream=_stream_info(row), range=_range_info(first, row.trim_offset, servers)), ask)
 

@@ -54,9 +54,9 @@ class _Server(Struct):
     info: RangeServerInfo
     heard: float
     metrics: RangeServerMetrics | None = None
-    given: int = 0  # ranges since the metrics were told
-    connections: int = 0  # over which it has reported
-    doubtful: bool = False  # the last of them has ended, and it was not heard since
+    given: int = 0  # ranges placed since its last metrics
+    connections: int = 0  # connections over which it has reported
+    doubtful: bool = False  # its last connection has ended, and it has not reported since
 
 
 class Servers:

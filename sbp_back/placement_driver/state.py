@@ -78,7 +78,7 @@ class RangeRow(Struct):
 
 
 SCHEMA = "anabranch_pd"
-"""Where a state's tables are in PostgreSQL."""
+"""PostgreSQL schema of a state's tables."""
 _RESERVE_BYTES = 8 * 1024 * 1024
 
 
@@ -173,7 +173,7 @@ def _format_8(connection: Connection) -> None:
 
 
 MIGRATIONS = (_format_1, _format_2, _format_3, _format_4, _format_5, make_table, _format_7, _format_8)
-"""What brings each format to the next; never change one that was released."""
+"""The migrations from each format to the next; never change one that was released."""
 
 _RANGE_COLUMNS = (
     "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count, r.document,"
@@ -196,7 +196,7 @@ _OF_SERVERS = {
     "deletions": ("stream_id",),
     "news": ("stream_id", "range_index"),
 }
-"""Tables that say what a range server has or has to know, with what there is one row a server of."""
+"""Tables of what a range server has or has to know, with the columns that identify a row besides the server."""
 
 
 class Transaction:

@@ -79,7 +79,7 @@ class Adoptions:
             # Of each stream only the last range can be open.
             last = {stored.stream_id: stored for stored in sorted(taken, key=lambda one: one.key)}
             ends = [(*one.key, one.end) for one in last.values()]
-            for other in self._store.adopted:  # whoever has adopted another comes before that one
+            for other in self._store.adopted:  # a server that has adopted others comes before them
                 if other not in before:
                     await self._write_down(other, ends, pd)
             await reconcile(self._table, self._server_id, pd, self._call, last)

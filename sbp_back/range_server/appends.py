@@ -1,19 +1,20 @@
-"""APPEND on a range server: entries of one request through their windows, into the store, and their answer.
+"""APPEND on a range server: entries of one request go through their windows into the store, and are answered.
 
-The hot path of the backend. Its work is done per request and per entry without a task, a future or a closure. Writers
-in this process come the same way with what they have gathered (``local_appends.py``). What an :class:`AppendCall` is:
+The hot path of the backend. It works per request and per entry without a task, a future or a closure. Writers in this
+process take the same path with the entries they have gathered (``local_appends.py``). The states of an
+:class:`AppendCall`:
 
 | state | since | what it has | it ends with |
 |---|---|---|---|
 | arrived | the request is there | ``entries``: all | :meth:`Appends.admit`, which asks each window |
-| in the store | some were let in | these, with their ``states``; refusals of others | :meth:`AppendCall.stored` |
+| in the store | entries were let in | these, with their ``states``; refusals of the rest | :meth:`AppendCall.stored` |
 | committed | they are durable | the code of each, by its window | :meth:`AppendCall.settle`, at once |
-| failed | the store refused some or all | refusals; what is durable is committed | ``_fail``, at once |
-| suspended | a window is being closed, or lacks one before | ``_pending`` parked | :meth:`AppendCall.decided`, each |
+| failed | the store refused any of them | refusals; durable entries are committed | ``_fail``, at once |
+| suspended | a window is being closed, or lacks an earlier entry | ``_pending`` | :meth:`AppendCall.decided`, each |
 | answered | nothing is pending | | :meth:`AppendCall.answer`, once |
 
-The entries of a request are answered together. Of writers here those that are durable are settled with their replicas
-at once, and wait for no other's fate; what is left becomes a call of its own.
+The entries of a request are answered together. Durable entries of local writers are settled with their replicas at
+once, without waiting for the others, which become a call of their own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MAX_ENTRY_BYTES = 16 * 1024 * 1024 - 4096
 "Frame")."""
 
 UNKNOWN_BYTES = 1 << 40
-"""Counted as arrived when it is not worth knowing how much did: waiting fetches then look for themselves."""
+"""Arrived bytes when their number does not matter: waiting fetches then look for themselves."""
 
 ParkedAppend = tuple["AppendCall", int]
 """A request whose answer waits for one of its entries, and the position of that entry."""

@@ -31,11 +31,12 @@ MAX_FETCH_BYTES = 16 * 1024 * 1024 - 4096
 
 
 _MOST_OBJECTS = 100
-"""That one answer tells of."""
+"""Most objects in one answer."""
 
 Settle = Callable[[RangeState, Callable[[], None]], None]
-"""Has the placement driver decide that what a range has here is part of its stream; calls back when it has answered, or
-does not."""
+"""Asks the placement driver to decide that the data of a range here is part of its stream; calls back with or without
+its answer.
+"""
 
 
 class FetchLimits(Struct):
@@ -180,8 +181,8 @@ class Fetch:
         self._limit = 0
         self._wait_ms = max(0, min(request.max_wait_ms, fetches._limits.max_wait_ms))  # below 0: time is up
         self._deadline = 0.0
-        self._held = -1  # for a fetch that does not wait: what it is held for nevertheless, an offset
-        self._reserved = 0  # for what the store is reading
+        self._held = -1  # offset that a fetch is held for although it does not wait for data
+        self._reserved = 0  # for the bytes that the store is reading
         self._watched = False
         self.missing = 0
 
@@ -372,7 +373,7 @@ class Fetch:
     def _read_failed(self, error: StoreError) -> None:
         state = self._state
         if state is not None and (state.stored.dropped or self._request.offset < state.stored.min_offset):
-            self.evaluate()  # trimmed or deleted while the store was reading: say that, not that a file is gone
+            self.evaluate()  # trimmed or deleted while the store was reading: report that, not a missing file
             return
         corrupt = isinstance(error, StoreCorrupt)
         self._refuse(ErrorCode.RS_DATA_CORRUPTED if corrupt else ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))

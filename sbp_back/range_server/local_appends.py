@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 2 * 1024 * 1024
 _MOST_ENTRIES = 64
-"""The store is given so much as one: it may write a part while the answers to another are dealt with."""
+"""Most entries that the store gets as one call: it may write one call while the answers to another are handled."""
 
 Items = list[tuple[Replica, Entry]]
 
@@ -45,7 +45,7 @@ class LocalAppends:
     ) -> None:
         self.refusal: Status | None = None
         self.timeout = 20.0
-        """Seconds after which writers are told that the store has not answered."""
+        """Seconds after which writers hear that the store has not answered."""
         self.appends = appends
         self._barrier = appends.barrier
         self._ranges = ranges
@@ -55,7 +55,7 @@ class LocalAppends:
         self._bytes = 0
         self._full: list[LocalCall] = []
         self.under_way: dict[LocalCall, float] = {}
-        """With the time at which its writers give it up; in order."""
+        """Calls in flight, each with the time at which its writers give it up; in order."""
         self._alarm = Alarm(loop, self._expire)
         self._time = loop.time
 

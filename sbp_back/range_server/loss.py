@@ -155,7 +155,7 @@ def accept(directory: Path, options: StoreOptions, loss: Loss) -> list[str]:
     line = json.dumps({"time": now, "lost": loss.sentences(), "gaps": loss.gaps}).encode()
     fd = files.open(directory / LOSSES, os.O_RDWR | os.O_CREAT)
     try:
-        write_all(files, fd, b"\n" + line + b"\n", files.size(fd))  # behind one that a crash left without an end
+        write_all(files, fd, b"\n" + line + b"\n", files.size(fd))  # behind a segment that a crash left without an end
         files.sync(fd)
     finally:
         files.close(fd)

@@ -104,7 +104,7 @@ async def _apply(
     for known in ranges:
         state = table.by_key.get((stream_id, known.index))
         if known.end < 0 or (state is None and known.index <= newest):
-            continue  # what was trimmed away here is not made again
+            continue  # a range that was trimmed away here is not created again
         if state is None or not state.sealed or state.stored.end > known.end or state.waiters:
             # The epoch does not matter: the placement driver never changes an end that it has given.
             _checked(await call(m.SealRangeRequest.decided(known)))

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 _MOST_OBJECTS = 100
-"""That are told of at once."""
+"""Most objects reported at once."""
 _SETTLED = frozenset(
     map(
         int,
@@ -53,7 +53,7 @@ class Reporter:
     ) -> None:
         self._untold = untold
         self._again: list[m.ObjectInfo] = []
-        """Objects that the placement driver has not said it knows."""
+        """Objects that the placement driver has not confirmed."""
         self._pd = pd
         self._info = info
         self._metrics = metrics

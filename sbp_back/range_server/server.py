@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _LISTED_IN_A_TURN = 500
 
 _SETTLE_SECONDS = 5.0
-"""For the placement driver to promise that a range will not end below what is shown of it."""
+"""Seconds for the placement driver to promise that a range will not end below the data that readers see."""
 
 
 class RangeServerOptions(Struct):
@@ -82,7 +82,7 @@ class RangeServer:
         self._fetches = Fetches(self._table.by_key, store, options.fetch, loop, barrier)
         self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed, barrier)
         self.local = LocalAppends(self._appends, self._table.by_key, store, loop)
-        """For writers in this process."""
+        """Appends of writers in this process."""
         self._adoptions = Adoptions(self._table, store, options.server_id, self._call)
         self._tasks = TaskSet()
         self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed, barrier)

@@ -15,7 +15,7 @@ W = TypeVar("W")
 OK: int = int(ErrorCode.OK)
 
 SUSPENDED = 0
-"""Answer of :meth:`AppendWindow.commit`: whether the entry may be acknowledged is not known yet."""
+"""Answer of :meth:`AppendWindow.commit`: it is not known yet whether the entry may be acknowledged."""
 
 # Offsets from here on are refused, so that adding a record count (int32) can never leave int64.
 OFFSET_LIMIT = (1 << 63) - (1 << 32)
@@ -47,13 +47,14 @@ class AppendWindow(Generic[W]):
         self.next = offset
         self.poisoned = False
         """An entry became durable after one before it had failed: its place in the log must never be given again, so
-        nothing more is let in and the range has to be sealed."""
+        nothing more is let in and the range has to be sealed.
+        """
         self._state = WindowState.OPEN
         self._close_code = OK
         self._inflight = 0
         self._failed_at: int | None = None
         self.parked: dict[int, tuple[int, W]] = {}
-        """Entries to be decided, by base; callers only look whether there are any."""
+        """Entries to be decided, by base; callers only test whether there are any."""
 
     @property
     def state(self) -> WindowState:

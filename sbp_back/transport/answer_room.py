@@ -17,7 +17,7 @@ from anabranch_kit.net.turn import ENTRY_WORK, Turn
 from anabranch_kit.run.barrier import Barrier
 
 _LONE_BYTES = 1024 * 1024
-"""What needs more than this at least is read even late in a turn, since its room may be gone in the next."""
+"""A read that needs at least this much is made even late in a turn, since its room may be gone in the next."""
 
 
 class Holder(Protocol):
@@ -68,16 +68,16 @@ class AnswerRoom:
         self._granting = False
         self._grant_scheduled = False
         self._closed = False
-        self._reserved = 0  # for answers that are to come
-        self._reading = 0  # of that, for what is being read
-        self._unsent = 0  # of answers
+        self._reserved = 0  # reserved for answers to come
+        self._reading = 0  # the part of that for reads in flight
+        self._unsent = 0  # bytes of unsent answers
 
     # --- for requests -----------------------------------------------------------------------------------------------
 
     def reserve(self, holder: Holder, most: int, least: int) -> int:
         """See ``Room.reserve``."""
         if self._hopeful and not self._granting:
-            return 0  # others have waited longer
+            return 0  # other fetches have waited longer
         if not self._has_room(most, least) or self._must_yield(least):
             return 0
         granted = self._account.grant(Kind.READS, max(least, min(most, self._limit)), least)
@@ -108,7 +108,7 @@ class AnswerRoom:
         if self._closed:
             self._loop.call_soon(again)
         elif self._granting:
-            self._hopeful.appendleft((most, least, again))  # it was its turn, and there was no room yet
+            self._hopeful.appendleft((most, least, again))  # it had its turn, and there was no room yet
         else:
             self._hopeful.append((most, least, again))
             if len(self._hopeful) == 1:

@@ -51,16 +51,16 @@ logger = logging.getLogger(__name__)
 _FLUSH_BYTES = 256 * 1024
 """Answers of one loop tick are written together, but not more than this many bytes at a time."""
 _CAUTIOUS_BYTES = 4096
-"""Received at once while memory is scarce: it is not known before whether there is room for it."""
+"""Bytes received at once while memory is scarce, before it is known whether there is room for them."""
 _LIST_BYTES = 1024 * 1024
-"""Counted for a listing of ranges, whose answer may be much longer than itself."""
+"""Bytes counted for a listing of ranges, whose answer may be much longer than the request."""
 _LONG_ELEMENTS = 256
 _LONG_PAYLOAD = 1024 * 1024
 """An answer of more elements, or with more bytes to be checksummed, is written in a thread."""
 _LONG_HEADER = 64 * 1024
 """A request with a longer header, of thousands of elements, is read in a thread."""
 _LEAST_RATE = 4096
-"""Bytes per second that a long frame must come with on average once it has taken ``stall_seconds``."""
+"""Least average bytes per second of a long frame once it has taken ``stall_seconds``."""
 _FIRST_NEGATIVE_ID = 1 << 31
 _PROBES = 3
 _PROBE_SECONDS = 5
@@ -73,7 +73,9 @@ class GoAwayForm(Enum):
     """Flags 0x01, stream id 0, on shutdown only; an idle connection is closed without a GOAWAY."""
 
     PLACEMENT_DRIVER = "placement-driver"
-    """Flags 0x00, stream id the next one expected, on shutdown and when idle; a client's is answered, flags 0x03."""
+    """Flags 0x00, stream id the next one expected, on shutdown and when idle; a client's GOAWAY is answered, flags
+    0x03.
+    """
 
 
 class ListenerOptions(Struct):
@@ -192,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox: Outbox | None = None
         self.is_lost = False
         self._active = self._taken_at = loop.time()
-        self._written = self._taken = 0  # bytes given to the outbox, and those of them that the socket took
+        self._written = self._taken = 0  # bytes given to the outbox, and bytes that the socket took
         # Two accounts, requests and answers, since neither may keep the other waiting for its turn.
         self._budget = budget
         self._turn = turn
@@ -201,16 +203,16 @@ class Connection(asyncio.BufferedProtocol):
             loop, budget, turn, options.max_unsent_bytes, barrier, partial(turn.wait, self, self._go_on)
         )
         self._tls_bytes = 0
-        self._stashed = 0  # counted of a small frame that is not complete
-        self._admitted = 0  # counted for the long frame under way
-        self._frame_since = 0.0  # when that began
+        self._stashed = 0  # counted for a small frame that is not complete
+        self._admitted = 0  # counted for the long frame that is being received
+        self._frame_since = 0.0  # when that frame began
         # Frames received but not handed over, because of the limits; reading is paused while there are any.
         self._queue: deque[Frame] = deque()
         self._unanswered: dict[int, Asked] = {}
         self._unanswered_bytes = 0
         self._write_paused = False
         self._read_paused = False
-        self._reading_request = False  # in a thread, and those behind it wait
+        self._reading_request = False  # a frame is decoded in a thread, and those behind it wait
         self._pumping = False
         self._out: list[Buffer] = []
         self._out_bytes = 0
@@ -321,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._frame_since:
                 self._frame_since = self._active
         else:
-            size -= self._admitted  # what was counted for a long frame is that frame's now
+            size -= self._admitted  # the bytes counted for a long frame belong to that frame now
             self._admitted = 0
             self._frame_since = 0.0
         stashed = reader.stashed
@@ -531,7 +533,7 @@ class Connection(asyncio.BufferedProtocol):
             self.room.holds(self._unsent)
             self.room.give_back(asked, min(asked.held, size))
         elif size > LITTLE:
-            self._turn.spend(size)  # nobody has counted it before
+            self._turn.spend(size)  # nothing has counted it before
         if last:
             self._done(asked)
         if self._read_paused:
@@ -663,7 +665,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         if self._read_paused:
-            self._frame_since = 0.0 if not self._frame_since else now  # it is not its fault
+            self._frame_since = 0.0 if not self._frame_since else now  # not the client's fault
         elif self._frame_since and options.stall_seconds > 0:
             seconds = now - self._frame_since
             if seconds >= options.stall_seconds and self._reader.buffered < seconds * _LEAST_RATE:
@@ -680,7 +682,7 @@ class Connection(asyncio.BufferedProtocol):
             self._say_goaway(GOAWAY_IDLE)
             self._leave_when_done()
         elif self._outbox is not None and self._outbox.unsent:
-            transport.abort()  # it does not take its answers, so there is nothing to close in order
+            transport.abort()  # it does not take its answers, so an orderly close is impossible
         else:
             transport.close()
 

@@ -24,7 +24,7 @@ from sbp_back.wire import model as m
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS = 20_000
-"""That one connection may read at the same time; those that were shown first are forgotten."""
+"""Most streams that one connection may read at the same time; the streams of the earliest tickets are forgotten."""
 _WANTED = "this listener wants a ticket (SHOW_TICKET): a node gives them to who may read, see docs/sbp.md"
 
 
@@ -38,7 +38,7 @@ class Grant(Struct, frozen=True):
 
 
 Check = Callable[[str], Grant]
-"""What a ticket says. Raises SbpError 1401 for one that says nothing."""
+"""Reads a ticket. Raises SbpError 1401 for an invalid one."""
 
 
 class Gate:

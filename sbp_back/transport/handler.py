@@ -11,11 +11,11 @@ from sbp_back.wire.model import Request, Response, Status
 Reply = Callable[[Response], None]
 
 DEFECT = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
-"""The answer to a request in whose service an exception came up that nobody expected."""
+"""The answer to a request whose handler raised an unexpected exception."""
 
 
 NO_TICKETS = Status(ErrorCode.UNSUPPORTED_OPERATION, "no tickets are demanded here")
-"""The answer to a ticket where no gate has taken it (:mod:`sbp_back.transport.gate`)."""
+"""The answer to a ticket that no gate has taken (:mod:`sbp_back.transport.gate`)."""
 
 
 class Handler(Protocol):

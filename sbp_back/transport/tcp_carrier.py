@@ -90,9 +90,10 @@ class _Call(TimedCall):
 
 
 Introduce = Callable[[Callable[[m.Request], Awaitable[m.Response]]], Awaitable[str | None]]
-"""Gets to know the server at the other end of a connection just made, by what it answers to requests; returns why the
-connection is not to be used, None if it is. What it is given to ask with raises ``ConnectionLost``; an ``SbpError``
-that it raises is a reason, too."""
+"""Identifies the server at the other end of a new connection, by its answers to requests; returns why the connection is
+not to be used, None if it is. The function that it gets to send requests raises ``ConnectionLost``; an ``SbpError``
+that it raises itself counts as a reason, too.
+"""
 
 _LAST_STREAM_ID = 0x7FFFFFFF
 
@@ -110,7 +111,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         self._last_id = 0
         self._paused = False
-        self._shown = 0  # the tickets of this version, and earlier ones
+        self._shown = 0  # tickets up to this version were shown
         self._lost = asyncio.get_running_loop().create_future()
         self.calls: dict[int, _Call] = {}
         self.inflight_bytes = 0
@@ -119,7 +120,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.last_sent = 0.0
         self.last_heard = asyncio.get_running_loop().time()
         self.asked_at = float("-inf")
-        """When a sign of life was last asked for; earlier than ``last_heard`` if there was one."""
+        """When a sign of life was last requested; earlier than ``last_heard`` if there was one."""
 
     # --- asyncio ----------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class _Connection(asyncio.BufferedProtocol):
                     self._carrier.barrier.caught("decoding a response", error)
                 unanswered = self.calls.get(frame.stream_id) is call
                 self.drop(reason)
-                if not unanswered:  # else dropping the connection has told it
+                if not unanswered:  # otherwise dropping the connection has answered it
                     call.reply(ConnectionLost(reason))
                 return
             call.reply(response)
@@ -447,7 +448,7 @@ class TcpCarrier(Carrier):
             self._all.add(connection)
             refusal = await self._introduced(connection)
         if refusal is not None:
-            connection.drop(refusal)  # before a new one may be made for those that wait: they are told of this one
+            connection.drop(refusal)  # before a new connection may be made for waiting calls: they get this one's error
             self._connecting = None
             self._back_off()
             self._fail_queue(refusal)

@@ -24,7 +24,7 @@ PREFIX_BYTES = 73
 """Bytes before the payload in an entry that :func:`pack_entry` made."""
 
 TELLING_PREFIX_BYTES = 89
-"""The same where the entry tells what is confirmed."""
+"""The same for an entry with a confirmed offset."""
 
 _META_BYTES = 64
 _TELLING_META_BYTES = 80
@@ -63,7 +63,7 @@ META = Table(
     i32("count"),
     i64("timestamp"),
     Unused("properties"),  # stays in the prefix, verbatim
-    i64("confirmed", -1),  # ours
+    i64("confirmed", -1),  # our own field
 )
 
 

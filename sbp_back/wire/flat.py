@@ -80,15 +80,15 @@ class Writer:
         self.out = bytearray(4)
 
     def align(self, multiple: int, ahead: int = 0) -> None:
-        """Pads so that the position ``ahead`` bytes from here is a multiple."""
+        """Pad so that the position ``ahead`` bytes from here is a multiple."""
         self.out += bytes(-(len(self.out) + ahead) % multiple)
 
     def point(self, at: int) -> None:
-        """Makes the offset field at ``at`` refer to the end of what is written."""
+        """Make the offset field at ``at`` refer to the end of the written bytes."""
         _U32.pack_into(self.out, at, len(self.out) - at)
 
     def blob(self, at: int, data: bytes, tail: bytes = b"") -> None:
-        """Writes a byte vector (or a string with its zero byte as ``tail``) for the offset field at ``at``."""
+        """Write a byte vector (or a string with its zero byte as ``tail``) for the offset field at ``at``."""
         self.align(4)
         self.point(at)
         self.out += _U32.pack(len(data))
@@ -116,15 +116,15 @@ class Field(ABC):
 
     @abstractmethod
     def absent(self, values: dict[str, Any]) -> None:
-        """Puts the default into ``values``."""
+        """Put the default into ``values``."""
 
     @abstractmethod
     def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
-        """Reads the slot found at ``at`` into ``values``."""
+        """Read the slot found at ``at`` into ``values``."""
 
     @abstractmethod
     def write(self, writer: Writer, at: int, owner: Any) -> None:
-        """Fills the slot at ``at``, and appends to the buffer what it refers to."""
+        """Fill the slot at ``at``, and append the bytes that it refers to."""
 
 
 class Scalar(Field):
@@ -319,7 +319,7 @@ class Table:
 
 
 def _read_fields(name: str, fields: Sequence[Field], reader: Reader, at: int, values: dict[str, Any]) -> None:
-    """Reads the table at ``at``; at least 4 bytes are known to be there."""
+    """Read the table at ``at``; at least 4 bytes are known to be there."""
     reader.spend(_TABLE_COST)
     data, size = reader.data, reader.size
     vtable = at - int(_I32.unpack_from(data, at)[0])
@@ -356,7 +356,7 @@ def _vtable_size(reader: Reader, at: int) -> int:
 
 
 def _write_fields(fields: Sequence[Field], writer: Writer, at: int, owner: Any) -> None:
-    """Appends the table of ``owner`` for the offset field at ``at``."""
+    """Append the table of ``owner`` for the offset field at ``at``."""
     slots = [slot for slot, item in enumerate(fields) if item.present(owner)]
     vtable_size = 4 + 2 * (slots[-1] + 1 if slots else 0)
     # Widest first after the 4-byte vtable offset: no holes, if the first field is where its alignment wants it.

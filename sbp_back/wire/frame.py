@@ -18,7 +18,7 @@ from sbp_back.errors import DecodeError, ErrorCode, SbpError
 
 try:
     from isal.isal_zlib import crc32 as crc32
-except ImportError:  # the wheel is missing on this platform: same polynomial, a tenth of the speed
+except ImportError:  # no wheel for this platform: same polynomial, a tenth of the speed
     from zlib import crc32 as crc32
 
 FLAG_RESPONSE = 0x01
@@ -48,7 +48,7 @@ _NO_CRC = bytes(4)
 
 _RECEIVE_BYTES = 128 * 1024
 _OWN_BUFFER_BYTES = 64 * 1024  # an unfinished frame this long leaves the receive buffer
-_FIRST_OWN_BYTES = 256 * 1024  # when so much has come, there is memory for the whole frame: only this is ever copied
+_FIRST_OWN_BYTES = 256 * 1024  # its first buffer; the next one holds the whole frame, so only this is ever copied
 
 
 def receive_buffer() -> bytearray:
@@ -107,7 +107,7 @@ def encode_frame(
 
 
 _TLS = 0x1603
-"""What a length begins with that is the head of a TLS handshake (RFC 8446, section 5.1)."""
+"""Length field that the head of a TLS handshake would make (RFC 8446, section 5.1)."""
 
 
 def _check_head(head: tuple[int, int, int, int, int, int], limit: int) -> None:
@@ -190,8 +190,8 @@ class FrameReader:
         self._buffer = receive_buffer() if buffer is None else buffer
         self._view = memoryview(self._buffer)
         self._filled = 0  # bytes at the head of the receive buffer that wait for the rest of their frame
-        self._rest = b""  # where they are between two calls when others use the buffer as well
-        self._long: bytearray | None = None  # own buffer of the long frame under way (its head bytes left out)
+        self._rest = b""  # those bytes, between two calls, when the buffer is shared
+        self._long: bytearray | None = None  # own buffer of the long frame that is being received (without its head)
         self._head: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0)
         self._end = 0  # bytes of the long frame received so far
         self._lent: memoryview | None = None

@@ -20,11 +20,11 @@ from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import DescribePdRequest, DescribePdResponse, ListRangeRequest, PdNode, Request, Response
 
 Call = Callable[[Request], Awaitable[Response]]
-"""How to ask a server. Raises ``ConnectionLost``."""
+"""Sends a request to a server. Raises ``ConnectionLost``."""
 
 _NAME = re.compile(r"anabranch-([A-Za-z0-9_-]{22})")
 _SERVER_NAME = re.compile(r"anabranch:range-server:([0-9]{1,10}):([A-Za-z0-9_-]{22})?")
-_NAME_WITHOUT_IDENTITY = "anabranch"  # of releases before there were identities
+_NAME_WITHOUT_IDENTITY = "anabranch"  # of releases before identities
 
 
 class WhoAnswers(Struct, frozen=True):

@@ -19,8 +19,9 @@ from sbp_back.wire.room import Room
 OK: int = int(ErrorCode.OK)
 
 DELETED_DETAIL = b"deleted"
-"""``Status.detail`` of a placement driver's 1404 for a stream that existed and was deleted. About a stream it merely
-knows nothing of it says less: only with this word may a range server destroy data."""
+"""``Status.detail`` of a placement driver's 1404 for a stream that existed and was deleted. A 1404 for an unknown
+stream has none: a range server may destroy data only with this detail.
+"""
 
 
 class Opcode(IntEnum):
@@ -48,7 +49,7 @@ class Opcode(IntEnum):
     LIST_RESOURCE = 0x6001
     WATCH_RESOURCE = 0x6002
     ADOPT_SERVER = 0x7001
-    """Ours, as what follows: no other program knows it."""
+    """Ours, as the ones below: no other program knows it."""
     SHOW_TICKET = 0x7002
 
 
@@ -100,7 +101,7 @@ class StreamInfo(msgspec.Struct):
     ack_count: int = 1
     retention_ms: int = 0
     inside: bool = False
-    """It was made from inside the placement driver's process, by the node it belongs to; no part of the message."""
+    """Whether the node made it from inside the placement driver's process; no part of the message."""
 
 
 class RangeInfo(msgspec.Struct):
@@ -190,8 +191,9 @@ class AppendRequest(msgspec.Struct):
     entries: list[Entry] = msgspec.field(default_factory=list)
     confirmed: Sequence[tuple[int, int, int]] = ()
     framed: bool = True
-    """Whether it comes in a frame, and its entries go out in others, which bounds their length; no part of the
-    message."""
+    """Whether it comes in a frame, and its entries go out in frames, which bounds their length; no part of the
+    message.
+    """
 
 
 class FetchRequest(msgspec.Struct):
@@ -206,7 +208,7 @@ class FetchRequest(msgspec.Struct):
     min_bytes: int = -1
     max_bytes: int = -1
     room: Room | None = None
-    """For the answer, where that is to be counted; no part of the message."""
+    """Room for the answer, where that is counted; no part of the message."""
 
 
 class ListRangeRequest(msgspec.Struct):
@@ -350,7 +352,7 @@ class DocumentRequest(msgspec.Struct, kw_only=True):
     """Base of the requests that only dialect sbp-v0.1 has, mostly batches."""
 
     room: Room | None = None
-    """For the answer, where that is to be counted; no part of the message."""
+    """Room for the answer, where that is counted; no part of the message."""
 
     @property
     def working_bytes(self) -> int:

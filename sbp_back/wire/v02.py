@@ -25,9 +25,10 @@ from sbp_back.wire.flat import Blob, Inner, Sub, Table, Tables, Text, Unused, fl
 from sbp_back.wire.frame import FLAG_SYSTEM_ERROR, RESPONSE_FLAGS, SYSTEM_ERROR_FLAGS
 
 MAX_REQUEST_HEADER = 64 * 1024
-"""Longest request header that is decoded, in bytes: no request of this dialect has more than a range in its header,
-but an APPEND that says of many ranges how far they are confirmed (``replica.py`` keeps it shorter), and an
-ADOPT_SERVER that says where they end (``adoption.py`` does)."""
+"""Longest request header that is decoded, in bytes. Headers of this dialect have at most one range, except an APPEND
+with confirmed offsets of many ranges (``replica.py`` keeps it shorter), and an ADOPT_SERVER with their ends
+(``adoption.py`` does).
+"""
 
 MAX_APPEND_ENTRIES = 4096
 """Entries an APPEND may carry. A frame has room for two hundred thousand empty ones, and the work is one for each."""
@@ -54,7 +55,7 @@ FIGURES = [
     (i32 if name == "uring_pending_task_cnt" else i64 if position < 5 else i16)(name)
     for position, name in enumerate(m.RangeServerMetrics.__struct_fields__)
 ]
-"""What a range server tells of its load; the same in all dialects."""
+"""Figures of a range server's load; the same in all dialects."""
 METRICS = Table(m.RangeServerMetrics, *FIGURES)
 OBJECT = Table(
     m.ObjectInfo,
@@ -134,7 +135,7 @@ REQUESTS: dict[int, Table] = {
         m.ReportMetricsRequest,
         Sub("range_server", RANGE_SERVER, always=True, default=m.RangeServerInfo),
         Sub("metrics", METRICS, always=True, default=m.RangeServerMetrics),
-        closed=True,  # in sbp-v0.1 the figures are slots of this very table
+        closed=True,  # in sbp-v0.1 the figures are slots of this table itself
     ),
     m.Opcode.DESCRIBE_PD: Table(m.DescribePdRequest, Sub("range_server", RANGE_SERVER, required=True), _TIMEOUT),
 }
@@ -177,7 +178,7 @@ RESPONSES: dict[int, Table] = {
 SYSTEM_ERROR = Table(m.SystemErrorResponse, _STATUS)
 
 UNSERVED = frozenset({m.Opcode.SYNC_RANGE, m.Opcode.LIST_RESOURCE, m.Opcode.WATCH_RESOURCE})
-"""Opcodes of the dialect that nobody answers with anything but 1498."""
+"""Opcodes of the dialect that are always answered with 1498."""
 
 OPCODES: dict[Any, int] = {m.PingRequest: m.Opcode.PING, m.GoAway: m.Opcode.GOAWAY}
 OPCODES.update((table.make, opcode) for opcode, table in REQUESTS.items())

@@ -278,7 +278,7 @@ class DocumentClient:
             try:
                 found = await self.fetch(stream_id, offset, max_bytes, max_wait_ms=max_wait_ms)
             except DocumentError:
-                await self.describe_stream(stream_id)  # of a stream that is gone a fetch does not always say so
+                await self.describe_stream(stream_id)  # a fetch does not always report that its stream is gone
                 raise
             if not found.batches:
                 await self.describe_stream(stream_id)

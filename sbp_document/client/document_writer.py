@@ -28,7 +28,7 @@ from sbp_document.wire.wrapped import Payload, token_of, wrap, wrapped_bytes
 AppendDone = Callable[[SbpError | None], None]
 
 MERGE_BYTES = 1024 * 1024
-"""Batches of one stream are stored together up to so many bytes."""
+"""Batches of one stream are merged up to so many bytes."""
 _TAKES = 3
 _DELAY_FIRST = 0.05
 _DELAY_LIMIT = 1.0
@@ -46,7 +46,7 @@ _REFUSED_CODES = frozenset(
         *_TAKEN_CODES,
     }
 )
-"""What is refused with these was not stored."""
+"""Codes that show that a batch was not stored."""
 
 
 class WriterHome(Protocol):
@@ -93,7 +93,7 @@ class DocumentWriter:
         self.failed: SbpError | None = None
         self._loop = asyncio.get_running_loop()
         self.appended_at = self._loop.time()
-        """When something was last appended, or the stream was opened, on the loop's clock."""
+        """Time of the last append, or of opening the stream, on the loop's clock."""
         self._home = home
         self._barrier = home.barrier
         self._queue: deque[_Append] = deque()

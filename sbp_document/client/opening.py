@@ -54,7 +54,7 @@ def _placed(entry: Entry) -> Buffer:
         placed = bytearray(entry.payload)
         plug.stamp(placed, entry.base_offset, plug.describe(placed).epoch)
     except BatchInvalid:
-        return entry.payload  # whoever reads it is told what is wrong with it
+        return entry.payload  # its reader gets the error
     return placed
 
 

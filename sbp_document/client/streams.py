@@ -200,7 +200,7 @@ class DocumentStreams:
         ranges = await self._list(stream_id)
         last = ranges[-1] if ranges else None
         if older is None and last is not None and last.is_open and last.next == last.start:
-            next_offset = last.next  # new, or nobody has written since it was last opened
+            next_offset = last.next  # a new stream, or no writes since it was last opened
         else:
             next_offset = await self._continue(stream_id, last)
         start_offset = ranges[0].start if ranges else next_offset

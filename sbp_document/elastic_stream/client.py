@@ -34,12 +34,13 @@ logger = logging.getLogger(__name__)
 
 _NO_LIMIT = (1 << 63) - 1
 _LARGEST_COUNT = (1 << 31) - 1
-"""Records a batch can have."""
+"""Most records of a batch."""
 _FETCH_BYTES = 8 * 1024 * 1024
-"""Most bytes asked for at once. An answer holds the batch that reaches the budget as a whole, so half a frame leaves
-room for one of half a frame."""
+"""Most bytes per fetch. An answer ends with the whole batch that reaches the budget, so half a frame leaves room for a
+batch of half a frame.
+"""
 _SAFE_BYTES = 32 * 1024
-"""With this budget no answer is too long: the longest batch this client writes leaves 64 KiB of a frame."""
+"""A budget with which no answer is too long: the longest batch this client writes leaves 64 KiB of a frame."""
 _LONG_BATCH = _FETCH_BYTES - 64 * 1024
 """Only a batch of at least so many bytes makes an answer to a fetch of ``_FETCH_BYTES`` too long."""
 _LONG_BATCHES_KNOWN = 64
@@ -85,7 +86,7 @@ class _ForeignFetch(Fetch):
         super().__init__(client, *asked)
         self._foreign = client
         self._budget = 0
-        self._smallest = False  # whether one batch at a time is asked for, after an answer that did not come
+        self._smallest = False  # whether to ask for one batch at a time, after a missing answer
         self._polls = 0
         self._begin()
 
@@ -296,7 +297,7 @@ class ForeignClient(Client):
                 forgotten.append(error.stream)
             except SbpError as error:
                 if error.code != ErrorCode.NOT_FOUND:
-                    raise  # else its last range was deleted a moment ago
+                    raise  # otherwise its last range was deleted a moment ago
         return forgotten
 
     async def trim(self, stream_id: int, min_offset: int) -> int:

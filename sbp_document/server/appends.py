@@ -23,11 +23,12 @@ from sbp_document.wire.messages import AppendBatchRequest, AppendBatchResponse, 
 from sbp_document.wire.record_batch import FORMAT_FLAG, counting_records, set_base_offset
 
 _MAX_LATE_BYTES = 64 * 1024 * 1024
-"""Of batches under way whose time was up, which count no longer as unanswered on their connection. Past it nothing more
-is taken, or clients in a hurry would fill the memory behind a slow disk."""
+"""Most bytes of batches in flight whose time was up, and which no longer count as unanswered on their connection. Past
+it nothing more is taken: otherwise impatient clients would fill the memory behind a slow disk.
+"""
 _ITEMS_IN_A_TURN = 512
 _MAX_RESULTS = 16 * 1024
-"""In one frame: each with its message, they must fit the header."""
+"""Most results in one frame: with their messages they must fit the header."""
 
 
 class Appends:
@@ -40,7 +41,7 @@ class Appends:
         self.deadlines: Deadlines[_Call] = Deadlines(self._loop, _Call.expire, lanes.barrier)
         self._working: deque[tuple[_Call, Generator[None, None, None]]] = deque()
         self.late_bytes = 0
-        """Of batches whose time was up and that are under way still."""
+        """Bytes of batches whose time was up and that are still in flight."""
 
     def handle(self, request: AppendBatchRequest, reply: Reply) -> None:
         """Hand over the items, in the order of the request: that is the order of offsets, and of arrival. The rest of a
@@ -135,7 +136,7 @@ class Appends:
             call.refuse(position, error or SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "too late"))
             return
         index, offset = self._lanes.position(item.stream_id)
-        if index < 0:  # lost again, to an append before this one that found the range sealed
+        if index < 0:  # lost again to an earlier append, which found the range sealed
             call.refuse(position, SbpError(ErrorCode.RANGE_ALREADY_SEALED, "the range was sealed a moment ago"))
             return
         self._submit(call, [position], [_entry(item, index, offset, count)])
@@ -151,7 +152,7 @@ class Appends:
                         call.add(position, -1, result.timestamp_ms, result.status)
                 return
             status = Status(answer.code, answer.message) if isinstance(answer, SbpError) else answer.status
-            if status.ok:  # or it would pass for the success of every batch
+            if status.ok:  # an empty answer would mean success for every batch
                 status = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server's answer does not fit the append")
             for position, entry in zip(positions, entries, strict=True):
                 self._lanes.forget(entry.stream_id)

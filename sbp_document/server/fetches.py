@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 _MAX_WAIT_MS = 5 * 60 * 1000
 _FRAME_BYTES = 15 * 1024 * 1024
-"""Results share a frame up to so many bytes; what remains of 16 MiB is for a batch that is longer on its own."""
+"""Results share a frame up to so many bytes; the rest of 16 MiB is for a single longer batch."""
 _STARTED_IN_A_TURN = 256
 _RESULT_BYTES = 128
-"""Of a result in the frame's header, besides its message."""
+"""Bytes of a result in the frame's header, besides its message."""
 
 
 class Fetches:
@@ -63,7 +63,7 @@ class Fetches:
         items = call.items
         after = min(first + _STARTED_IN_A_TURN, len(items))
         for position in range(first, after):
-            if call in self._waiting:  # else it was given up
+            if call in self._waiting:  # otherwise it was given up
                 self._start(call, position, items[position], min_bytes, wait)
         if after < len(items):
             asyncio.get_running_loop().call_soon(self._start_some, call, after, min_bytes, wait)

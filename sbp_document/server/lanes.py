@@ -58,7 +58,7 @@ class StreamOwner(Protocol):
 
 
 OwnerOf = Callable[[int], StreamOwner | None]
-"""Who owns a stream in this process; None: nobody, it is the lanes' affair."""
+"""Returns a stream's owner in this process; None if it has none, so that the lanes write it."""
 
 
 def nobody(stream_id: int) -> StreamOwner | None:
@@ -151,7 +151,7 @@ class Lanes:
                 made = await self.pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
                 if isinstance(made, Status):
                     if made.code == ErrorCode.CREATE_RANGE_BEFORE_SEAL:
-                        continue  # somebody was faster: look who
+                        continue  # another writer was faster: look again
                     raise error_of(made)
                 last = made
             elif not last.document:

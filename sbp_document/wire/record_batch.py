@@ -41,7 +41,7 @@ _BASE = Struct(">q")
 _RECORD = Struct(">II")
 _HEAD_BYTES = _HEAD.size
 RECORDS_IN_A_TURN = 50_000
-"""Walked without a break; sixteen MiB hold two millions."""
+"""Records walked without a break; 16 MiB hold two million."""
 EMPTY_RECORD_BYTES = _RECORD.size
 _EMPTY_RECORDS = re.compile(rb"(?:\0{%d})+" % EMPTY_RECORD_BYTES)
 """Records without meta and body, any number of them: there are as many as a wrapped payload has records."""

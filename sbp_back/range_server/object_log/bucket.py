@@ -39,9 +39,9 @@ _LARGE_TIMEOUT = timedelta(seconds=60)
 _LARGE_BYTES = 16 << 20
 _CONNECT_TIMEOUT = timedelta(seconds=3)
 PATIENCE = 30.0
-"""Seconds for which somebody who opens a log waits for a store that does not answer."""
+"""Seconds to wait for a store that does not answer while a log is opened."""
 OPERATIONS = ("put", "get", "list", "delete")
-"""As stores count and charge them; a deletion is of up to a thousand objects."""
+"""Operations as stores count and charge them; a deletion is of up to a thousand objects."""
 _AGAIN_SECONDS = 0.1
 _MOST_AGAIN_SECONDS = 2.0
 
@@ -90,11 +90,11 @@ class Bucket:
         self.url = url
         self._prefix = ""
         self.requests = {operation: Requests() for operation in OPERATIONS}
-        """All that were made here and below since it was opened."""
+        """All requests made through this bucket and those below it since it was opened."""
         self._counting = threading.Lock()
         self._store: ObjectStore
         self._large: ObjectStore
-        """The same for what takes longer to be sent."""
+        """The same store with a longer time limit, for large objects."""
         # obstore must not retry: only the callers here know what a second try may find.
         retry = {"max_retries": 0, "retry_timeout": _TIMEOUT}
         parts = urlsplit(url)
@@ -194,7 +194,7 @@ class Bucket:
             try:
                 self._obstore.delete(self._store, [self._prefix + key for key in keys])
             except FileNotFoundError:
-                for key in keys:  # a store of files stops at the first that is gone
+                for key in keys:  # a store of files stops at the first missing one
                     with suppress(FileNotFoundError):
                         self._obstore.delete(self._store, [self._prefix + key])
 

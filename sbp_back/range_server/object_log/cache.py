@@ -33,15 +33,15 @@ from sbp_back.wire.frame import crc32
 logger = logging.getLogger(__name__)
 
 PART_BYTES = 4 << 20
-"""Of the object of a range, which has a checksum of its own and is fetched at once."""
+"""Part of a range's object, which has a checksum of its own and is fetched at once."""
 _AHEAD_BYTES = 4 << 20
-"""So much behind what is wanted is fetched with it."""
+"""Bytes behind the wanted ones that are fetched with them."""
 _FETCHED_BYTES = 32 << 20
-"""Memory for what is fetched, until it is in its file."""
+"""Memory for fetched objects, until they are in their files."""
 _FETCHES = 8
 """Objects fetched at once."""
 _SPACE_BITS = 48
-"""A log has positions below this power of two."""
+"""Positions of a log are below this power of two."""
 _PATIENCE = 10.0
 
 
@@ -163,7 +163,7 @@ class CachedSegment:
                     # Keep the object: its entries have checksums of their own, so only the damaged ones are lost.
                     logger.error("%s: %s", self.bucket.url, error)
                     return data
-                damaged = True  # by the way, perhaps
+                damaged = True  # perhaps damaged on the way
             except FileNotFoundError as error:
                 raise OSError(errno.EIO, f"{self.place(place.position)} is gone: {error}") from error
             except OSError:
@@ -220,8 +220,9 @@ class Cache:
     """The files of all segments in ``directory``; files of an earlier process are removed."""
 
     def __init__(self, directory: Path, files: Files, first: int = 0, patience: float = _PATIENCE) -> None:
-        """Positions of ranges' objects begin behind ``first`` logs' on this disk. ``patience``: seconds for which a
-        store that does not answer is asked again for one object."""
+        """Begin the positions of ranges' objects behind those of ``first`` logs on this disk. ``patience``: seconds for
+        which a store that does not answer is asked again for one object.
+        """
         self.directory = directory
         self.files = files
         self.patience = patience
@@ -230,7 +231,7 @@ class Cache:
         self._range_at = self.space()
         self._making = threading.Lock()
         self.counted: Callable[[int], None] = lambda _change: None
-        """Told how many bytes more of memory are held, or fewer; by any thread."""
+        """Called with the change in held bytes of memory; by any thread."""
         self._held = 0
         self._room = threading.Condition()
         self._pool = ThreadPoolExecutor(_FETCHES, "anabranch-fetch")

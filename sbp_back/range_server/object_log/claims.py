@@ -34,10 +34,11 @@ class Claim:
     def __init__(self, unique: bytes, listed: list[int]) -> None:
         self.content = _claim(unique)
         self.number = max(listed, default=0)
-        """The number that is tried, and in the end the one that is claimed. The last that is known of is tried, though
-        it is taken: it may be a closing one."""
+        """The number to try next; in the end the claimed one. The last known number is tried first, though it is taken:
+        it may be a closing claim.
+        """
         self.closed = False
-        """In the end: somebody may have adopted the log, and nothing is claimed."""
+        """In the end: another server may have adopted the log, and nothing is claimed."""
 
     def answered(self, there: bytes) -> bool:
         """Take ``there``, the content of the number: this claim or another. Return whether the claim has ended."""
@@ -64,9 +65,9 @@ class Closing:
         self.content = _claim(unique) + adopter.encode()
         self.adopter = adopter
         self.number = max(listed, default=0)
-        """The number that is looked at or put; in the end that of the closing claim."""
+        """The number to read or put next; in the end that of the closing claim."""
         self.by = ""
-        """Who has closed the log, as far as was looked; empty: nobody has."""
+        """The log that has closed this one, as far as was read; empty: none has."""
 
     def looked(self, there: bytes | None) -> bool:
         """Take the content of the number (None: nothing there); return whether the last claim is known now."""

@@ -25,7 +25,7 @@ from sbp_back.range_server.store.index import Column, Run, StoreState
 from sbp_back.range_server.store.segment import Segment
 
 _VERSION = 2
-"""An index that names objects of ranges; those before know none, and one without any is still of version 1."""
+"""Version of an index that names objects of ranges. Version 1 has none; an index without any is still written as 1."""
 _PLACE = Packing("<IQQI")
 
 

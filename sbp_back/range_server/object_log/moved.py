@@ -32,7 +32,7 @@ from sbp_back.range_server.store.segment import Segment, segment_path
 
 NAMES = "names"
 _NOWHERE = 1 << 48
-"""Positions that no log on a disk has."""
+"""Lowest of the positions that no log on a disk has."""
 _FETCHED_BY_A_START = "a start with sbp.objects fetches it from the bucket, if it is there"
 
 

@@ -40,9 +40,9 @@ from sbp_back.range_server.store.segment import Segment
 logger = logging.getLogger(__name__)
 
 _BEGINNING = 64 * 1024
-"""Bytes of an object that are read for its record headers, unless there are more of them."""
+"""Bytes of an object that are read for its record headers, unless it has more of them."""
 _READS = 16
-"""Objects looked at at once."""
+"""Objects read at once."""
 
 
 class ReadLog(Struct):
@@ -67,7 +67,7 @@ class ReadLog(Struct):
         """Take over the content of ``other``; return its ranges."""
         taken = merge(self.state, other.state)
         for segment in (*other.segments, *other.besides):
-            source_of(segment).rows = ""  # they are in the other log, which is given up
+            source_of(segment).rows = ""  # the rows are in the other log, which is given up
         self.besides += [*other.segments, *other.besides]
         self.adopted[server_id] = other.name
         self.adopted.update(other.adopted)

@@ -46,7 +46,7 @@ _PLACEMENT_DRIVER = "identity/placement_driver"
 _PATIENCE = 15.0
 _RUNS_LOOKED_AT = 1000
 _NO_BOUND = 1 << 50
-"""Free bytes, as a placement driver is told, which gives a server without room no ranges."""
+"""Free bytes reported to a placement driver, which gives a server without room no ranges."""
 
 
 class ObjectStore(Store):
@@ -208,7 +208,7 @@ class ObjectStore(Store):
         return list(self._opened.own.adopted)
 
     async def adopt(self, server_id: int) -> list[StoredRange]:
-        async with self._adopting:  # one at a time: they take much memory, and are rare
+        async with self._adopting:  # one at a time: adoptions take much memory, and are rare
             taken: list[StoredRange] = []
             wanted = [server_id]
             while wanted:

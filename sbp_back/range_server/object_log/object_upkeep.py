@@ -69,17 +69,17 @@ class ObjectUpkeep(Moving):
         self._chain: Chain = own.chain
         self._bucket = logs.log(own.name)
         self._indexed = 1 - own.objects
-        """``next_seq`` of the newest index; so much less as objects were read behind it at the start."""
+        """``next_seq`` of the newest index, less the objects read behind it at the start."""
         self._indexes = 0
-        """How many were written; in the queue of what is to be deleted they are numbered by that."""
+        """Number of indexes written; it numbers them in the queue of deletions."""
         self._keys: list[str] = []
         """The objects of the newest indexes."""
         self._doomed = Doomed()
         self._old_rows: list[str] = []
-        """Objects with rows that others have taken the place of, since the newest index."""
+        """Objects with rows that newer ones have replaced since the newest index."""
         self._packing = Packing(log, cache, self._bucket, own.name, background, self._failing, self._doom)
         self.untold = deque(segment for segment in log.segments if range_object(segment) is not None)
-        """Objects of ranges that count, and that the placement driver may not have been told of."""
+        """Objects of ranges that count, and that the placement driver may not know yet."""
         self._busy = False
         self._again_at = 0.0
         self._tidied = False

@@ -36,7 +36,7 @@ from sbp_back.range_server.store.writing import STOP, Writing
 logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 30.0
-"""How long an orderly end waits for a store that does not answer."""
+"""Seconds that an orderly end waits for a store that does not answer."""
 
 
 _TAKEN_OVER = (
@@ -57,7 +57,7 @@ class _Building:
         self.bodies: list[Buffer] = []
         self.body_bytes = 0
         self.content: bytearray | None = None
-        """The whole object, once it was made."""
+        """The whole object, once it is made."""
         self.placed = False
         self.started = 0.0
 
@@ -110,7 +110,7 @@ class ObjectWriter(Writing):
         """Where its positions begin among those of other logs in this process."""
         self._segment = segment
         self._shown = segment
-        """That of the last group that was delivered."""
+        """Segment of the last group that was delivered."""
         self._position = segment.used
         self._seq = 1
         self._last: _Building | None = None
@@ -118,7 +118,7 @@ class ObjectWriter(Writing):
         self._pool = ThreadPoolExecutor(options.objects_under_way, "anabranch-put")
         self._waits = pauses()
         self._again_at = 0.0
-        """Nothing is put before this time: the store did not answer."""
+        """No puts before this time: the store did not answer."""
         self._stop_at: float | None = None
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class ObjectWriter(Writing):
         number = self._log.acknowledged
         try:
             while self._bucket.head(self._log.incarnation, number).kind is not ObjectKind.FENCE:
-                number += 1  # this one's own, put meanwhile
+                number += 1  # one of our own, put meanwhile
         except FileNotFoundError:
             return False
         return True
@@ -199,7 +199,7 @@ class ObjectWriter(Writing):
         elif type(item) is Roll:
             self._roll(item)
         else:
-            self._follow(cast("Item", item))  # a flush: it is so already
+            self._follow(cast("Item", item))  # a flush: everything is durable already
 
     def _refuse_all(self, item: object) -> None:
         """Refuse all items, waiting and future ones: the log is ended, or an unexpected error occurred."""

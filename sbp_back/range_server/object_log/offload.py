@@ -45,9 +45,9 @@ from sbp_back.range_server.store.segment import Segment
 logger = logging.getLogger(__name__)
 
 _LOOKED_AT = 64
-"""Runs in one turn of the loop."""
+"""Runs examined in one turn of the loop."""
 _MOST_MADE = 16
-"""Objects that wait to be named."""
+"""Most objects that wait for an index to name them."""
 _LEAST = 16
 _LEAST_WHEN_FULL = 256
 _PAUSE = 1.0
@@ -80,7 +80,7 @@ class Offload(RangeWriter):
         self.origin = f"{names.start:x}-"
         self._names = names
         self._facts = facts
-        """What is to be said of each object."""
+        """Facts about each object for the index."""
         self._note_error = note
         self._settled = settled
         self._later = later
@@ -92,19 +92,19 @@ class Offload(RangeWriter):
         """The index before it, if this start has seen it."""
         self._doomed = Doomed()
         self._runs: deque[Run] = deque()
-        """What the oldest segments have."""
+        """Runs in the oldest segments."""
         self._old: set[Segment] = set()
         self._passed: set[Segment] = set()
-        """Segments of which all was looked at."""
+        """Segments whose runs were all examined."""
         self._full = False
         self._claimed = claimed
         self._tidied = False
         self._naming = False
         self._next_at = time.monotonic() + log.options.object_index_seconds
         self._pause = 0.0
-        """Since the store failed last; 0 after it answered."""
+        """Back-off in seconds since the store's last failure; 0 after an answer."""
         self._lost = False
-        """The name in the bucket is somebody else's."""
+        """The name in the bucket belongs to another server."""
         self._closed = False
 
     def close(self) -> None:

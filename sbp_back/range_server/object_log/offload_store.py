@@ -32,7 +32,7 @@ from sbp_back.range_server.store.store import Store
 _CACHE = "cache"
 _START_PATIENCE = 3.0
 _READ_PATIENCE = 2.0
-"""Seconds after which a reader is told to come again when a store does not answer."""
+"""Seconds after which a reader gets a retriable error when a store does not answer."""
 
 
 class _There(Struct):
@@ -122,7 +122,7 @@ class OffloadStore(Store):
         if not self._closed:
             self._offload.close()
             self._there.cache.close()
-            self._moving_thread.shutdown()  # it writes into the directory
+            self._moving_thread.shutdown()  # its thread writes into the directory
             self._far.shutdown()
         super().close()
 
@@ -173,4 +173,4 @@ class OffloadMaintenance(Maintenance):
 
     @staticmethod
     def _weight(segment: Segment) -> int:
-        return segment.live  # the rest lies elsewhere by now
+        return segment.live  # the rest was moved elsewhere by now

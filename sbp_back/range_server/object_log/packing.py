@@ -51,7 +51,7 @@ class Packing(RangeWriter):
         """Bytes of each range in segments that were counted."""
         self._due: dict[Key, None] = {}
         self._cleared: set[Segment] = set()
-        """Those that had what they have made due."""
+        """Mixed segments whose ranges were scheduled for writing."""
 
     @property
     def idle(self) -> bool:

@@ -25,7 +25,7 @@ from sbp_back.range_server.object_log.content import UNIQUE_BYTES
 from sbp_back.wire.frame import crc32
 
 PREFIX = "ranges/"
-"""Below it lie all objects of ranges of a log."""
+"""Prefix of all objects of ranges in a log."""
 SPARSE_BYTES = 16 << 20
 _BEGIN = b"\x66"
 _POINT = Struct(">II")

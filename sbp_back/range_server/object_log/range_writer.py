@@ -37,7 +37,7 @@ _READ_BYTES = 1 << 20
 _READ_ROWS = 1000
 _GAP_BYTES = 64 * 1024
 MOST_PIECES = 128
-"""Segments that one object is made of."""
+"""Most segments that one object is made of."""
 
 
 class DamagedError(OSError):
@@ -69,9 +69,9 @@ class RangeWriter:
     """
 
     patience = PATIENCE
-    """Seconds for which a store that does not answer is asked again for one object."""
+    """Seconds for which puts of one object are retried at a store that does not answer."""
     origin = ""
-    """Part of the names of objects: who writes them."""
+    """Part of the names of objects: identifies their writer."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RangeWriter:
         self._note = note
         self._doom = doom
         self._putting = ""
-        """The object that may be there without being of use."""
+        """An object that may exist without being used."""
         self.busy = False
         self.made: list[Segment] = []
         """Objects that no index names yet."""
@@ -224,7 +224,7 @@ class _File:
         self._fd = fd
         self.size = 0
         self.crcs = array("I")
-        """Of its parts."""
+        """Checksums of the parts."""
         self._points: list[tuple[int, int]] = []
         self._next_point = SPARSE_BYTES
 

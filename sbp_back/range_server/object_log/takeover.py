@@ -30,12 +30,12 @@ from sbp_back.range_server.object_log.content import HEAD_BYTES, ObjectHead, Obj
 from sbp_back.range_server.object_log.writer import Put
 
 _TRIES = 4
-"""So many numbers in a row are found taken before a fence is put ahead."""
+"""Numbers in a row that may turn out to be taken before a fence is put ahead."""
 _AHEAD = 32
-"""How far at first; then twice as far each time."""
+"""Distance of the first fence ahead; then twice as far each time."""
 
 _NEVER = -(1 << 60)
-"""Tries: there is a fence ahead, so looking comes to an end."""
+"""No more fences ahead: one exists, so the search ends."""
 
 
 class Takeover:
@@ -49,15 +49,14 @@ class Takeover:
     def __init__(self, incarnation: int, first: int, unique: bytes, listed: Mapping[int, int]) -> None:
         self.incarnation = incarnation
         self.number = first
-        """Where the fence is put next."""
+        """Number of the next put of the fence."""
         self.end = -1
-        """Once it is known: the number of the fence. What lies below is the log, what lies above was never
-        acknowledged."""
+        """The number of the fence, once known. Objects below it are the log, objects above were never acknowledged."""
         self._unique = unique
         self._tries = 0
         self._ahead = _AHEAD
         self._from = -1
-        """While a fence is put ahead: the number that is looked at next."""
+        """While a fence is put ahead: the number to try next below it."""
         while listed.get(self.number, 0) > HEAD_BYTES:
             self.number += 1
 

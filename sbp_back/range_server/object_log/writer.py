@@ -1,22 +1,22 @@
-"""The writer of a log of objects: groups of appends become consecutively numbered objects, several under way at once,
+"""The writer of a log of objects: groups of appends become consecutively numbered objects, several in flight at once,
 and count in the order of their numbers. Sans-IO.
 
 A group's object goes through these states; what is not in the table cannot happen:
 
 | state | event | next | what follows |
 |---|---|---|---|
-| QUEUED | room for one more under way | UNDER_WAY | it is put, if there is none of its number |
+| QUEUED | room for one more in flight | UNDER_WAY | it is put, if there is none of its number |
 | UNDER_WAY | the store has created it | THERE | |
-| UNDER_WAY | the store says that there is one: this one (same unique id) | THERE | an earlier put's answer was lost |
-| UNDER_WAY | the store says that there is one: another | | the log is *fenced* |
-| UNDER_WAY | no answer, or one that does not say | UNKNOWN | it is put again, the same bytes |
+| UNDER_WAY | the store has the number: this object (same unique id) | THERE | an earlier put's answer was lost |
+| UNDER_WAY | the store has the number: another object | | the log is *fenced* |
+| UNDER_WAY | no answer, or an ambiguous one | UNKNOWN | it is put again, the same bytes |
 | UNKNOWN | time to try again | UNDER_WAY | |
 | THERE | all before it are there as well | *acknowledged* | |
 
-Why the order matters: whoever ends this log (:mod:`.takeover`) puts a fence at the first number that is missing. A
-group above a missing number is no part of the log then, though its object is there; so it is acknowledged only when
-nothing below it is missing. And why a fenced log says nothing more, not even of groups below the fence: their
-appenders ask whoever has the ranges now. A group that is not acknowledged is *unknown*, not failed
+The order matters because a server that ends this log (:mod:`.takeover`) puts a fence at the first missing number. A
+group above a missing number is then no part of the log, though its object is there; so it is acknowledged only when
+nothing below it is missing. A fenced log acknowledges nothing more, not even groups below the fence: their appenders
+ask the server that has the ranges now. A group that is not acknowledged is *unknown*, not failed
 (docs/protocols/sbp.md, "Writers").
 """
 
@@ -66,12 +66,13 @@ class Group(Generic[T]):
 
 
 class LogWriter(Generic[T]):
-    """Writes the log of one incarnation, whose number nobody else was ever given.
+    """Writes the log of one incarnation, whose number no other writer was ever given.
 
-    ``unique`` gives 16 bytes that nobody else gives. A group closes when it has ``most_bytes``, or ``enough_bytes`` and
-    one more can be put right away, or ``linger`` seconds after the one before: after a pause at once, so ``linger``
-    bounds how many objects there are that are not large, and costs who is alone nothing. ``most_under_way`` are put at
-    once. Times are the caller's, in seconds, and never go back; they decide when something is tried, nothing else.
+    ``unique`` returns 16 bytes that are unique to each call. A group closes when it has ``most_bytes``; or when it has
+    ``enough_bytes`` and one more can be put right away; or ``linger`` seconds after the group before. After a pause it
+    closes at once, so ``linger`` bounds the number of small objects and does not delay a lone appender.
+    ``most_under_way`` groups are put at once. Times are the caller's, in seconds, and never go back; they decide only
+    when something is tried.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class LogWriter(Generic[T]):
     ) -> None:
         self.incarnation = incarnation
         self.fenced = False
-        """Somebody else has ended this log: nothing is put or acknowledged any more."""
+        """Another server has ended this log: nothing is put or acknowledged any more."""
         self._unique = unique
         self._linger = linger
         self._most_bytes = most_bytes
@@ -182,7 +183,7 @@ class LogWriter(Generic[T]):
         ``Put.UNKNOWN``.
         """
         if self.fenced or group.state is State.THERE:
-            return []  # an answer of an earlier try
+            return []  # the answer of an earlier try
         if outcome is Put.UNKNOWN:
             if group.state is State.UNDER_WAY:
                 group.state = State.UNKNOWN

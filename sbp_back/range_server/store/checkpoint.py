@@ -39,7 +39,7 @@ class Checkpoint(msgspec.Struct):
     ranges: list[RangeRow]
     streams: list[StreamRow]
     segments: list[int]
-    """Bases of the segments there were: tells which file is missing when data is."""
+    """Bases of the segments at the time: identifies a missing file when data is missing."""
 
 
 def snapshot(state: StoreState, lsn: int, seq: int, segments: list[int]) -> Checkpoint:

@@ -28,9 +28,9 @@ Key = tuple[int, int]
 _READ_BYTES = 1 << 20
 _UNDER_WAY_BYTES = 16 << 20
 _ITEM_BYTES = 1024
-"""What an operation counts for, beside the bytes it brings."""
+"""Bytes that an operation counts for, besides its data."""
 _MOST_OFFSETS = (1 << 31) - 1
-"""In one entry."""
+"""Most offsets in one entry."""
 
 
 class CopyFailed(Exception):
@@ -74,7 +74,7 @@ class StoreCopy:
                 self._held[key] = Held(store, stored)
         self._last: dict[int, int] = dict(sorted(self._held))
         self._trimmed: dict[int, int] = {}
-        """How far streams were trimmed, as any of their ranges tells: the store of another one may not know it yet."""
+        """Trim offset of each stream, the highest of all its ranges: the store of another range may not know it yet."""
         for stored in (held.range for held in self._held.values()):
             if stored.min_offset > stored.start:
                 before = self._trimmed.get(stored.stream_id, 0)
@@ -220,7 +220,7 @@ async def read_range(held: Held, at: int = -1) -> AsyncIterator[list[Entry]]:
     stream_id, index = stored.key
     at = _first(stored) if at < 0 else at
     while at < stored.visible_end:
-        offset = max(at, stored.min_offset)  # which the first entry may begin before
+        offset = max(at, stored.min_offset)  # the first entry may begin before it
 
         def ask(settle: Settle[list[Entry]], offset: int = offset) -> None:
             held.store.read(stream_id, index, offset, -1, _READ_BYTES, settle)

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from sbp_back.range_server.store.wal_items import Item, bytes_by_stream
 
 _SPARE = 1024
-"""Streams remembered before it is looked which of them may be forgotten."""
+"""Streams that are remembered before those without waiting items are forgotten."""
 
 
 class FairQueue:
@@ -31,9 +31,9 @@ class FairQueue:
         self._many: list[tuple[int, int, Item]] = []
         self._number = 0
         self._now = 0
-        """Where the item began that was taken last."""
+        """Begin of the item that was taken last."""
         self._ends: dict[int, int] = {}
-        """Where the last item of a stream ends."""
+        """End of each stream's last item."""
         self._most_ends = _SPARE
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class FairQueue:
             return None
         self._now, _, item = heappop(self._many)
         if not self._many:
-            self._ends.clear()  # nobody is left to whom anybody could owe a turn
+            self._ends.clear()  # the queue is empty: no stream is owed a turn
         return item
 
     def _place(self, item: Item) -> None:

@@ -57,8 +57,9 @@ class RecordType(IntEnum):
     DELETE_STREAM = 6
     """Stream."""
     ADOPT = 7
-    """In objects: what the log of a range server says belongs to this one from here on; stream = that server, base =
-    the incarnation of it that nobody will ever be."""
+    """In logs of objects: the log of a range server belongs to this one from here on; stream = that server, base = its
+    incarnation that was claimed and is never used.
+    """
 
 
 class SegmentHeader(msgspec.Struct, frozen=True):

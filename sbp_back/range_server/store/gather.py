@@ -38,9 +38,11 @@ logger = logging.getLogger(__name__)
 STEP_BYTES = 1024 * 1024
 """Bytes of one step. An entry that is longer makes a step of its own, which a thread takes."""
 STEP_ROWS = 400
-"""Entries of one step: small ones cost by their number. (The kernel takes 1,024 buffers in one read.)"""
+"""Entries of one step: the cost of small entries depends on their number. (The kernel takes 1,024 buffers in one
+read.)
+"""
 MAX_ENTRIES = 2048
-"""Entries of one plan: making it, and telling what was found, is one turn of the event loop each."""
+"""Entries of one plan: planning, and handing out the result, take one turn of the event loop each."""
 _STEPS_AT_ONCE = 2
 _LONG_BYTES = STEP_BYTES + 64 * 1024
 _SHORT_ROWS = 1100
@@ -52,7 +54,8 @@ GatherDone = Callable[[list[Found]], None]
 
 Row = tuple[int, int, int, int, int, int, int, int]
 """An entry: log position; number of its part, its own number there, its place in the part's buffer; length, base, CRC,
-position in its segment. Sorted they are in the order of the log."""
+position in its segment. Sorted rows are in the order of the log.
+"""
 
 
 class Part:
@@ -74,7 +77,7 @@ class Part:
 
     def found(self) -> Found:
         """Return the entries up to the first that could not be read; its error if there are none."""
-        entries: list[Entry] = self.entries  # type: ignore[assignment]  # unless there was an error
+        entries: list[Entry] = self.entries  # type: ignore[assignment]  # complete unless there was an error
         if self.error is not None:
             entries = []
             for entry in self.entries:
@@ -106,7 +109,7 @@ class Step(Enum):
     MORE = 1
     DONE = 2
     COLD = 3
-    """The next bytes are for a thread: they are not in the page cache, or too many."""
+    """The next bytes need a thread: they are not in the page cache, or too many."""
 
 
 class Gather:
@@ -140,14 +143,14 @@ class Gather:
         self._spans: list[_Span] = []
         self._at = 0
         self._unreachable: OSError | None = None
-        """Why what is not on this disk cannot be had for now."""
+        """Why data that is not on this disk cannot be read for now."""
         self.size = 0
         """Bytes of all entries."""
         self.damaged = 0
         self.whole = False
-        """Whether a step is all that is left."""
+        """Whether everything is left to a single step."""
         self.segments: dict[int, Segment] = {}
-        """Those that are read, by their bases. Their files must be open while this goes on."""
+        """Segments that are read, by their bases. Their files must stay open meanwhile."""
 
     @property
     def steps(self) -> int:

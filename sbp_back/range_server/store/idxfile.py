@@ -43,7 +43,7 @@ class IndexRun(msgspec.Struct, frozen=True):
 
 
 RunColumns = tuple[int, int, int, int, int, Column, Column]
-"""Stream, range, first, end, live bytes, bases and meta of a run that is to be written."""
+"""Stream, range, first, end, live bytes, bases and meta of a run to be written."""
 
 
 def encode_index(base: int, salt: int, covers: int, runs: Sequence[RunColumns]) -> list[Buffer]:

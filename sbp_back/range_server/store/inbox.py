@@ -29,7 +29,7 @@ class Inbox(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = -1
         self._woken = False
-        """The loop was woken and has not begun to look. Cleared before it looks, so that nothing is overlooked."""
+        """The loop was woken and has not begun to look. Cleared before it looks, so that nothing is missed."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Receive things as they come from now on. Raises ``OSError``."""

@@ -20,7 +20,7 @@ from sbp_back.wire.entry import TELLING_PREFIX_BYTES
 
 Column: TypeAlias = "array[int] | memoryview"
 CopiedRow: TypeAlias = tuple[int, int, int, int, int]
-"""Of an entry that was written again: base, end, position in the segment, length, CRC-32."""
+"""Row of an entry that was written again: base, end, position in the segment, length, CRC-32."""
 
 _ROWS_AT_ONCE = 1024
 UNKNOWN = -1
@@ -124,7 +124,7 @@ class StoredRange:
         """Log position of the record that created it: rows of an earlier range of the same name lie before it."""
         self.dropped = False
         self.overhead = UNKNOWN
-        """Bytes before the payload in every entry, as far as entries were seen; UNKNOWN, or VARIOUS."""
+        """Bytes before the payload in every entry seen so far; UNKNOWN, or VARIOUS."""
         self.runs: list[Run] = []
         self.tail: Run | None = None
         """The run new entries are added to, if the last one lies in the segment that is being written."""

@@ -134,7 +134,7 @@ def _identity_of_segments(files: Files, wal: Path) -> tuple[str, int] | None:
         try:
             header = decode_segment_header(read_range(files, fd, 0, BLOCK))
         except DecodeError:
-            continue  # recovery tells what is wrong with it
+            continue  # recovery reports its damage
         finally:
             files.close(fd)
         return header.cluster_id, header.server_id

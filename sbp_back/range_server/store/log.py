@@ -39,9 +39,9 @@ class Log:
         self.newest: Kept | None = None
         """The newest durable checkpoint."""
         self.fallback: Kept | None = None
-        """The one before, from which the log could be opened if the newest were damaged."""
+        """The checkpoint before it, from which the log could be opened if the newest were damaged."""
         self.elsewhere: list[Segment] = []
-        """What old entries were moved to, from segments that may be gone: objects of ranges."""
+        """Objects of ranges to which old entries were moved, from segments that may be gone."""
         self.opened = OpenSegments(options.files, options.max_open_segments)
         self.stats = StoreStats()
 

@@ -175,10 +175,10 @@ class Maintenance(Moving):
         loose = loose_segments(log)
 
         def delete() -> int:
-            self._flush(loose)  # the trims and copies that made them superfluous
+            self._flush(loose)  # make durable the trims and copies that made them superfluous
             for segment in doomed:
                 for path in (segment.path, segment.index_path):
-                    if path.exists():  # an attempt before may have got half way
+                    if path.exists():  # an earlier attempt may have got half way
                         log.files.unlink(path)
             return log.files.free_bytes(log.directory)
 

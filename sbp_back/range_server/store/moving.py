@@ -32,7 +32,7 @@ class Moving:
         self._evacuating: Segment | None = None
         self._replacements: deque[Replacement] = deque()
         self._moving = False
-        """Something is being written again."""
+        """Whether a move is in progress."""
         self._trimming = False
         self._closed = False
 
@@ -157,7 +157,7 @@ class Moving:
             if error is not None:
                 self._evacuation_failed(segment, error)
             elif (segment.live, len(segment.runs)) == before:
-                segment.damaged = True  # again would be for ever
+                segment.damaged = True  # a repetition would never end
                 self._evacuation_failed(segment, StoreError(f"segment {segment.path.name} cannot be evacuated"))
             else:
                 self._move()

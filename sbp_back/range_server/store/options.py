@@ -12,9 +12,9 @@ from sbp_back.range_server.store.format import BLOCK
 KIB = 1024
 MIB = 1024 * KIB
 OBJECTS = "objects"
-"""In a store's directory, where its log is in object storage: what is kept here of it."""
+"""Directory in a store's directory whose log is in object storage: the local part of it."""
 MOVED = "moved"
-"""In a store's directory, where old data of its log is in object storage: what is known of it."""
+"""Directory in a store's directory whose old data is in object storage: the list of that data."""
 MIN_SEGMENT_BYTES = 64 * KIB
 MAX_SEGMENT_BYTES = 2 * 1024 * MIB
 """Positions inside a segment are kept in 32 bits."""
@@ -30,33 +30,36 @@ class StoreOptions(Struct):
 
     objects: str = ""
     object_log: str = "0"
-    """Name of this server's log in ``objects``: servers that share them need one each."""
+    """Name of this server's log in ``objects``: each server that shares them needs its own."""
 
     object_linger_seconds: float = 0.05
-    """With ``object`` groups follow each other no faster, unless they are full."""
+    """With ``object``: least seconds between groups, unless they are full."""
 
     objects_under_way: int = 4
     object_index_every: int = 1000
-    """An index is written when there are so many objects behind the one before."""
+    """Objects behind the last index after which the next one is written."""
 
     object_index_seconds: float = 600.0
-    """Or so long after it, if there is anything to be said."""
+    """Or seconds after it, if anything has changed."""
 
     object_grace_seconds: float = 600.0
-    """What no index names any more is deleted so much later."""
+    """Seconds after which objects that no index names any more are deleted."""
 
     object_cache_bytes: int = 4096 * MIB
-    """Bound of what is kept on the local disk of objects; at least three segments."""
+    """Most bytes of objects kept on the local disk; at least three segments."""
 
     object_range_bytes: int = 64 * MIB
-    """Entries of a range that lie among others' are written again as an object of about this size, at most twice as
-    large."""
+    """Entries of a range that lie among others' are rewritten as an object of about this size, at most twice as
+    large.
+    """
 
     object_mixed_bytes: int = 1024 * MIB
-    """So much may lie among others' before ranges get objects that are smaller."""
+    """Bytes that may lie among others' before ranges get smaller objects."""
 
     local_bytes: int | None = None
-    """With ``fsync`` and ``objects``: what the log has beyond it is moved there, the oldest first; None: nothing is."""
+    """With ``fsync`` and ``objects``: bytes of the log above which old data is moved there, the oldest first; None:
+    never.
+    """
 
     group_max_bytes: int = 8 * MIB
     """A group takes no further append once it is this large (one larger append still makes a group)."""
@@ -77,17 +80,18 @@ class StoreOptions(Struct):
     """Disk space is reserved in steps of this size ahead of the write position."""
 
     zero_ahead_bytes: int = 16 * MIB
-    """How far ahead of the write position blocks are written with zeros in the background; 0 turns it off. With
-    ``os`` it is off: only flushed writes gain by it."""
+    """Distance ahead of the write position up to which zeros are written in the background; 0 turns it off. With ``os``
+    it is off: only flushed writes gain by it.
+    """
 
     evacuate_below: float = 0.25
-    """A sealed segment with a smaller share of live bytes is emptied by copying what is left to the tail."""
+    """A sealed segment with a smaller share of live bytes is evacuated: the rest is copied to the tail."""
 
     evacuate_keep: int = 2
     """The newest segments (the one being written included) that are never evacuated."""
 
     evacuate_batch_bytes: int = MIB
-    """How much evacuation keeps in flight."""
+    """Bytes that evacuation keeps in flight."""
 
     read_threads: int = 2
     coalesce_gap_bytes: int = 16 * KIB
@@ -95,7 +99,7 @@ class StoreOptions(Struct):
 
     max_open_segments: int = 256
     maintenance_seconds: float = 1.0
-    """How often free space is looked at and space is reclaimed."""
+    """Seconds between checks of free space and reclaiming."""
 
     accept_data_loss: bool = False
     """Open a store whose acknowledged data is damaged by cutting the log before the damage."""

@@ -25,9 +25,9 @@ ZERO_STEP = 512 * KIB
 """Bytes of zeros in one write: bounds memory, and how long the writer may have to wait for such a write."""
 
 SMALL_GROUP = 1024 * KIB
-"""Zeroing pays while groups are smaller than this on average."""
+"""Zeroing pays while groups are smaller than this on average, in bytes."""
 _LATELY = 1 / 8
-"""Weight of the newest group among those before. Between large groups nothing is zeroed for small ones."""
+"""Weight of the newest group in the average. Between large groups nothing is zeroed for small ones."""
 
 
 class SegmentFactory(Struct, frozen=True):
@@ -57,7 +57,7 @@ class SegmentFactory(Struct, frozen=True):
             files.sync_directory(self.directory)
         except BaseException:
             files.close(fd)
-            with suppress(OSError):  # after the rename it has another name; half made files are removed at start
+            with suppress(OSError):  # after the rename it has another name; a start removes half-made files
                 files.unlink(temporary)
             raise
         return Segment(base, size, salt, path), fd
@@ -82,11 +82,11 @@ class Preparer:
         self._busy = (0, 0)
         self._small_groups = True
         self._lately = 0.0
-        """Bytes of a group."""
+        """Average bytes of a group."""
         self._idle_until = 0
-        """The writer need not ask, while it writes small groups below this."""
+        """The writer need not call while it writes small groups below this position."""
         self._blocked = False
-        """No room: nothing is tried again until the writer moves on."""
+        """The disk is full: no new try until the writer moves on."""
         self._next: tuple[Segment, int] | None = None
         self._creating = False
         self._zeros = bytes(min(ZERO_STEP, self._options.segment_bytes // 8))

@@ -1,15 +1,15 @@
 """Opening a log: checkpoint, index files, then the groups after the checkpoint (docs/storage.md, "Start").
 
-The end of the log is where no whole group follows. If an undamaged group with a later number lies anywhere behind
-that place, a group that was acknowledged is damaged, for group n+1 is written only after group n is durable: then the
-store is not opened. Otherwise the rest is the torn write of a crash, and is cut.
+The log ends where no whole group follows. Group n+1 is written only after group n is durable. So if an undamaged group
+with a later number lies anywhere behind that place, an acknowledged group is damaged, and the store is not opened.
+Otherwise the rest is the torn write of a crash, and is cut.
 
-Groups that were never flushed (durability ``os``) come and go in any order with a loss of power, so they are cut from
-the first one that is missing. What lies before any checkpoint was flushed whatever the groups say of themselves, and a
-store makes one before it writes anything behind groups that it replayed: those behind are all of one kind.
+Groups that were never flushed (durability ``os``) survive a loss of power in any combination, so they are cut from the
+first missing one on. Everything before any checkpoint was flushed, whatever its groups say, and a store writes a
+checkpoint before it writes anything behind replayed groups: so all groups behind a checkpoint are of one kind.
 
-What was read may be in the page cache only. Replayed groups that nobody knows to be on the disk are written once more:
-a flush alone would not do, for after one that failed the kernel takes its pages for clean.
+The bytes that were read may be in the page cache only. Replayed groups that are not known to be on the disk are
+therefore written once more. A flush alone is not enough: after a failed flush the kernel takes its pages for clean.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from sbp_back.range_server.store.segment import Segment
 _COPY_BYTES = 1024 * 1024
 
 ACCEPTED = "data loss accepted: "
-"""How messages begin that tell what was given up."""
+"""Prefix of messages about data that was given up."""
 
 LOSSES = "accepted-losses.json"
-"""In the store's directory: what was given up and when, a line of JSON each time."""
+"""File in the store's directory: data that was given up and when, a line of JSON each time."""
 
 
 class MovedRows(Struct):
@@ -74,14 +74,14 @@ class Recovered(Struct):
     newest: Kept | None = None
     """The checkpoint the state was taken from."""
     fallback: Kept | None = None
-    """An older one that would have done as well."""
+    """An older checkpoint that would have served as well."""
     scanned_bytes: int = 0
     replayed: bool = False
-    """There were groups behind the checkpoint, or something was cut off there."""
+    """Whether there were groups behind the checkpoint, or something was cut off there."""
     cut_bytes: int = 0
     """Bytes behind the end of the log that were not a whole group."""
     messages: list[str] = field(default_factory=list)
-    """What an operator should know about this recovery."""
+    """Messages about this recovery for an operator."""
 
 
 class Recovery:
@@ -416,7 +416,7 @@ class Recovery:
         if segments:
             result.next_base = segments[-1].end
         if checkpoint is not None and checkpoint.lsn > result.next_base:
-            result.next_base = align(checkpoint.lsn)  # the newest segments are lost, and that was accepted
+            result.next_base = align(checkpoint.lsn)  # the newest segments are lost, and the operator accepted that
             for segment in segments:
                 segment.sealed = True
         for segment in segments[:-1]:

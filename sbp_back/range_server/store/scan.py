@@ -20,7 +20,7 @@ from sbp_back.range_server.store.format import (
 
 _FIRST_WINDOW = 64 * 1024
 _WINDOW = 4 * 1024 * 1024
-"""Read at once: little at first, since most starts find an end at once, and twice as much each time up to this."""
+"""Bytes read at once: few at first, since most starts find an end at once, and twice as many each time up to this."""
 _SEARCH_STEP = 256 * 1024
 
 

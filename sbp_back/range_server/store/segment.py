@@ -68,9 +68,9 @@ class Segment:
         self.sealed = False
         self.indexed = False
         self.damaged = False
-        """A survivor could not be read, or not be moved, by evacuation: the segment stays as it is."""
+        """Evacuation could not read or move a surviving entry: the segment stays as it is."""
         self.moved = 0
-        """How often entries that lie here were found elsewhere from then on."""
+        """Number of times that entries of this segment were moved elsewhere."""
         self.deleted = False
         self.fd = -1
         self.pins = 0

@@ -25,9 +25,9 @@ class StoreStats(Struct):
     refused_appends: int = 0
     """Append calls answered with an error."""
     pending_bytes: int = 0
-    """Entries that wait to become durable."""
+    """Bytes of entries that wait to become durable."""
     stuck_seconds: float = 0.0
-    """Time since any of what waits became durable."""
+    """Seconds since a waiting entry last became durable."""
     groups: int = 0
     group_bytes: int = 0
     """Bytes written to the log, headers and padding included."""
@@ -43,31 +43,31 @@ class StoreStats(Struct):
     log_bytes: int = 0
     """Size of the segments up to the end of their data."""
     live_bytes: int = 0
-    """Entries that can still be read."""
+    """Bytes of entries that can still be read."""
     disk_free: int = 0
     disk_full: bool = False
-    """Appends are being refused for want of space."""
+    """Appends are being refused for lack of space."""
     segments_deleted: int = 0
     evacuated_bytes: int = 0
     packed_bytes: int = 0
-    """Objects of ranges that were written."""
+    """Bytes of objects of ranges that were written."""
     moved_bytes: int = 0
-    """Of ``live_bytes``: what is read from objects, and no more on the disk."""
+    """Part of ``live_bytes`` that is read from objects, and no more on the disk."""
     local_limit_bytes: int = 0
-    """What the log is to have on the disk at most; 0: all of it may be there."""
+    """Most bytes that the log is to have on the disk; 0: no bound."""
     moving_fails: bool = False
     """Old data cannot be moved to objects for now, and stays on the disk."""
     moving_failures: int = 0
-    """How often that was tried in vain."""
+    """Failed attempts to move it."""
     replacing_bytes: int = 0
-    """Entries that were written in the place of others."""
+    """Bytes of entries that were written in the place of others."""
     checkpoints: int = 0
     maintenance_errors: int = 0
-    """Index files or checkpoints that could not be written, or segments not removed; they are tried again."""
+    """Index files or checkpoints that could not be written, or segments not removed; each is retried."""
     last_maintenance_error: str = ""
     recovery_seconds: float = 0.0
     recovery_scanned_bytes: int = 0
     recovery_cut_bytes: int = 0
     zeroed_bytes: int = 0
     objects: dict[str, Requests] = field(default_factory=dict)
-    """By operation, where data is kept in objects."""
+    """Requests by operation, where data is kept in objects."""

@@ -69,18 +69,18 @@ class Store:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: Inbox[Group | Callable[[], None]] = Inbox(self._receive)
         self._in_flight = 0
+        """Number of items that the writer has and that have not come back."""
         self._moved_at = 0.0
-        """When the oldest item in flight was queued, or anything came back after that."""
-        """Items that the writer has and that have not come back."""
+        """When the oldest item in flight was queued, or the last item came back, whichever is later."""
         self._small: list[Append] = []
-        """What was submitted in this turn of the loop, while it is so little that the loop will write it itself."""
+        """Items submitted in this turn of the loop, while they are so few that the loop will write them itself."""
         self._small_bytes = 0
         self._small_entries = 0
         self._gathered: list[Item] = []
-        """What was gathered in this cycle of the loop for the thread."""
+        """Items gathered in this cycle of the loop for the thread."""
         self._writes_here = False
         self._scheduled = False
-        """Whether what is in ``_small`` is written at the end of this turn."""
+        """Whether a write of ``_small`` is scheduled at the end of this turn."""
         self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
         self._gathers = self._make_gathers()
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
@@ -91,7 +91,7 @@ class Store:
         """Bytes of the longest entry that can be appended."""
         self._closed = False
         self._behind = False
-        """Something that is in the log could not be applied to the state."""
+        """A group in the log could not be applied to the state."""
 
     def _make_writer(self, recovered: Recovered) -> Writing:
         log = self._log

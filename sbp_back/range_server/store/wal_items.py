@@ -97,9 +97,9 @@ class Flush:
 Item = Append | Copies | Control | Roll | Flush
 
 EVACUATION = -1
-"""What is copied counts as a stream of its own."""
+"""Number of the pseudo-stream of copied entries."""
 OTHERS = -2
-"""So does what concerns no stream."""
+"""Number of the pseudo-stream of items that concern no stream."""
 
 
 def bytes_by_stream(item: Item) -> Mapping[int, int]:

@@ -50,26 +50,28 @@ from sbp_back.range_server.store.wal_items import Append, Control, Copies, Flush
 from sbp_back.range_server.store.writing import STOP, Writing
 
 _MAX_PARTS = 1000
-"""The kernel takes 1024 buffers in one write."""
+"""Most buffers in one write: the kernel takes 1024."""
 _SMALL_PART = 4096
 """Buffers smaller than this on average are cheaper to copy together than to hand over one by one."""
 
 SMALL_BYTES = 512 * 1024
-"""Entries that the event loop may write itself in one group: these take it some 100 us, as the two hand-overs do."""
+"""Bytes that the event loop may write itself in one group: these take it some 100 us, as the two hand-overs do."""
 _SLOW_SECONDS = 0.001
-"""A write into the page cache that takes longer had to wait for the kernel, and so had everything on the event loop."""
+"""A write into the page cache that takes longer had to wait for the kernel, and with it everything on the event
+loop.
+"""
 _SLOW_PAUSE = 32
-"""The thread does the writing for so many times as long as the slow write took."""
+"""After a slow write the thread does the writing for so many times as long as that write took."""
 
 _LEAST_SHARE = 64
-"""Records that a group takes whatever the loop's speed: below that the write's own cost counts more."""
+"""Records that a group takes whatever the loop's speed: with fewer, the write's own cost dominates."""
 _LATELY = 1 / 8
-"""Weight of the newest number among those before."""
+"""Weight of the newest number in an average."""
 
 GROUP_SECONDS = 0.03
-"""What the disk writes in this time is enough for a group: whoever comes meanwhile waits for it."""
+"""A group is full with the bytes that the disk writes in this time; later items wait for the next group."""
 _LEAST_BYTES = 1024 * 1024
-"""A group takes so much whatever the disk's speed, so that what a flush takes by itself does not count for much."""
+"""Bytes that a group takes whatever the disk's speed, so that the fixed cost of a flush does not dominate."""
 
 
 class WalWriter(Writing):
@@ -96,7 +98,7 @@ class WalWriter(Writing):
         self._ends = Tails()
         self._durable = options.durable
         self._lasting = options.durable
-        """Whether the group that is being made has to be on the disk when it comes back."""
+        """Whether the current group has to be on the disk when it comes back."""
         self._loose: list[Segment] = []
         """Segments, besides the one being written, with groups that were not flushed."""
         self._reserve = options.control_reserve
@@ -106,26 +108,26 @@ class WalWriter(Writing):
         self._position = 0
         self._allocated = 0
         self._free_end = 0
-        """How far appends may reach into what is allocated of the segment."""
+        """Position up to which appends may use the allocated part of the segment."""
         self._seq = 1
         self._group: Group
-        """The newest group: the one that is being made, if one is."""
+        """The newest group: the current one, if there is one."""
         self._records: list[bytes] = []
         self._bodies: list[Buffer] = []
         self._body_bytes = 0
         self._room_bytes = 0
         self.handling_seconds = 0.0
-        """What the loop takes for each record of a group that comes back, lately; told by the store."""
+        """Average seconds that the loop takes for each record of a completed group; set by the store."""
         self._flush_seconds = 0.0
-        """What a flush takes, lately."""
+        """Average seconds of a flush."""
         self._large_bytes = self._large_seconds = 0.0
-        """Of large groups lately: what was written in which time."""
+        """Averages of large groups: bytes written, and the seconds that took."""
         self._stopping = False
-        """The thread has been told to end, behind all that waits."""
+        """The thread has received STOP, behind all waiting items."""
         self._waiting = FairQueue(options.group_max_bytes)
-        """The thread's: what it has taken out of ``queue`` and not begun with."""
+        """The thread's own queue: items taken out of ``queue`` and not begun."""
         self._quick_from = 0.0
-        """Before this time (of ``perf_counter``) the loop leaves the writing to the thread."""
+        """Until this time (of ``perf_counter``) the loop leaves the writing to the thread."""
 
     # --- called by the store
 

@@ -14,7 +14,7 @@ from sbp_back.range_server.store.wal_items import Append, Group, Item
 logger = logging.getLogger(__name__)
 
 STOP = object()
-"""In the queue: write what waits, then end."""
+"""Item in the queue: write all items before it, then end."""
 
 
 class Writing:
@@ -26,7 +26,7 @@ class Writing:
     def __init__(self, name: str, failed: Callable[[StoreFailed], None]) -> None:
         self.queue: SimpleQueue[object] = SimpleQueue()
         self.refuse_appends: DiskFull | None = None
-        """Set while there is no room for appends; the store clears it when there is again."""
+        """Set while there is no room for appends; the store clears it when there is room again."""
         self.failure: StoreFailed | None = None
         self._on_failed = failed
         self._failure_lock = threading.Lock()
