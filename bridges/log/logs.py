@@ -1,7 +1,7 @@
 """All partition logs of one node: found by topic and partition, opened on first use, closed in order.
 
-Opening takes ownership (a newer epoch seals whoever wrote before), restores the latest snapshot and reads the headers
-of what was appended after it.
+Opening a log takes ownership (a newer epoch fences the earlier writer), restores the latest snapshot and reads the
+headers of later batches.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class LogOptions(Struct):
     retention_patience_s: float = 1.0
     inflated_bytes: int = DEFAULT_LIMIT
     rules: Mapping[int, Rule] = field(default_factory=lambda: RULES)
-    """How the ledger decides, by kind of writer."""
+    """The rules of the ledger, by kind of writer."""
 
     def ledger(self) -> LedgerOptions:
-        """How long writers of each kind are remembered."""
+        """Return the rules of the ledger, with limits for each kind of writer."""
         return LedgerOptions(
             self.rules,
             {
@@ -98,33 +98,34 @@ FindStream = Callable[[str, int], int | None]
 SealedAs = Callable[[str, int], tuple[tuple[int, ...], int | None] | None]
 
 _BATCHES_AT_ONCE = 500
-"""Batches taken in, in one turn of the event loop, when a partition is rebuilt."""
+"""Batches observed in one turn of the event loop, when a partition is rebuilt."""
 _SLOW_S = 0.25
-"""Seconds after which an opening that waits for its server gives its place to the next: a server that is gone holds up
-the partitions that it has, and no others."""
+"""Seconds after which an opening that waits for its server gives its place to the next: a failed server holds up only
+its own partitions."""
 _SLOW_MOST = 2_000
-"""Openings that wait so."""
+"""Most openings that wait like that."""
 _RETAINED_AT_ONCE = 8
 _RETRY_FIRST_S = 0.5
 _RETRY_LAST_S = 10.0
 _ROWS_AT_ONCE = 64
 _LOGS_AT_ONCE = 200
-"""Logs looked at in one turn of the event loop by chores that look at all of them."""
+"""Logs handled in one turn of the event loop by chores over all logs."""
 _OPENED_S = 1.0
-"""Seconds that openings may take which are under way as their slot is handed over."""
+"""Seconds that openings in flight may take when their slot is handed over."""
 _GIVEN_UP_S = 5.0
-"""Seconds that what is under way may take, of a log that goes to another node."""
+"""Seconds that work in flight may take for a log that moves to another node."""
 _REBUILT_SNAPSHOTS = 4
-"""A long rebuild saves what it has after so many times what asks for a snapshot, so that it need not begin again."""
+"""A long rebuild saves a snapshot every so many snapshot intervals, so that it need not start over."""
 
 
 class Logs:
-    """The node's partition logs. ``owners`` says which are its own; ``elsewhere`` makes what leads to the others.
+    """The node's partition logs. ``owners`` knows which partitions this node owns; ``elsewhere`` makes the access to
+    other nodes' logs.
 
-    ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition; ``sealed_as`` the
-    (children, final end if it is known) of one that the catalog has sealed, or None while it takes appends;
-    ``import_epochs`` which run of a migration may write to one (-1: everybody may); ``rules`` what a topic demands of
-    what is appended; ``before_opening`` is awaited with the end of a log before anybody may append to it.
+    ``streams`` returns the SBP stream of a (topic, partition), or None when there is no such partition; ``sealed_as``
+    the (children, final end if it is known) of a partition that the catalog has sealed, or None while it takes appends;
+    ``import_epochs`` the run of a migration that may write to a partition (-1: every client may); ``rules`` a topic's
+    rules for appends; ``before_opening`` is awaited with the end of a log before any append to it.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Logs:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
         self.barrier = barrier or Barrier()
-        """What callbacks of requests raise, and openings unexpectedly, is logged and counted here."""
+        """Logs and counts exceptions of requests' callbacks, and unexpected ones of openings."""
         self.skips = skips or Skips()
         self._client = client
         self._streams = streams
@@ -166,17 +167,17 @@ class Logs:
         self._before_opening = before_opening
         self.on_decided: list[Callable[[int], None]] = []
         """Called with the stream of a partition that could not be sealed, once no transaction is open there."""
-        # Those of which the transactions that are open are waited for.
+        # Logs whose seal waits for the end of open transactions.
         self._undecided: set[PartitionLog] = set()
         self._searches: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._by_stream: dict[int, PartitionLog] = {}
         self._owners = owners
-        # Those that were opened, by slot: what is lost is lost by slots.
+        # Opened logs, by slot: ownership is lost by slots.
         self._by_slot: dict[int, set[PartitionLog]] = {}
-        # By slot, of streams that this node has opened to write there and not sealed since: in which epoch.
+        # By slot: the epochs of streams that this node has opened for writing and not sealed since.
         self._taken: dict[int, dict[int, int]] = {}
-        # The slots of the streams in either of these.
+        # The slots of the streams in these two.
         self._slots: dict[int, int] = {}
         self._being_opened: dict[PartitionLog, asyncio.Future[None]] = {}
         owners.on_lost.append(self._lose)
@@ -184,19 +185,19 @@ class Logs:
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks = TaskSet()
         self.finishing = TaskSet()
-        """What is done to a log to its end, whoever goes away."""
+        """Work on a log that is completed even if its caller is cancelled."""
         self._unopened: deque[PartitionLog] = deque()
-        self._openers = 0  # without those whose opening is slow
+        self._openers = 0  # without slow openings
         self._slow = 0
-        # By the servers that are read from: one that hangs keeps the places of no partition that has nothing there.
+        # By the set of servers that are read: a hanging server takes no places from partitions on other servers.
         self._rebuilds: WeakValueDictionary[frozenset[int], asyncio.Semaphore] = WeakValueDictionary()
-        # By stream that could not be opened: how often in a row, and the monotonic time before which it is not again.
+        # By stream that failed to open: the number of failures in a row, and the monotonic time of the next attempt.
         self._failing: dict[int, tuple[int, float]] = {}
         self._put_off: dict[PartitionLog, asyncio.TimerHandle] = {}
         self._retention: Rounds[tuple[str, int]] = Rounds(
             self.barrier, "retention", at_once=_RETAINED_AT_ONCE, patience=self.options.retention_patience_s
         )
-        # Those that are opened for it wait for their places and servers, not for anything of this node's.
+        # Openings for retention wait for their places and servers, not for anything of this node's.
         self._retained_unopened: Rounds[tuple[str, int]] = Rounds(
             self.barrier,
             "retention",
@@ -204,10 +205,10 @@ class Logs:
             patience=min(_SLOW_S, self.options.retention_patience_s),
             left=_SLOW_MOST,
         )
-        self._retained_last: tuple[str, int] | None = None  # the last one that retention has opened
+        self._retained_last: tuple[str, int] | None = None  # the last partition that retention has opened
         works = works or SlicedWorks()
         self.refusals = Refusals()
-        """What fronts have told their clients of batches that were refused."""
+        """Batches that fronts have reported to their clients as refused."""
         self.admission = Admission(rules, works, self.barrier, self.options.inflated_bytes)
         self.aborted = aborted or AbortedBlocks()
         self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)
@@ -227,12 +228,12 @@ class Logs:
         self._closing = False
         self._shared: set[int] = set()
         self.elsewhere: ReadableElsewhere = Nowhere() if elsewhere is None else elsewhere(self)
-        """Logs of partitions that other nodes own, to be read."""
+        """The logs of other nodes, for readers."""
 
     # --- finding ------------------------------------------------------------------------------------------------
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log of a partition, whether or not it is open yet; None when there is no such partition."""
+        """Return the log of a partition, whether or not it is open yet; None when there is no such partition."""
         log = self._logs.get((topic, partition))
         return self._made(topic, partition, self._logs, self._streams) if log is None else log
 
@@ -241,19 +242,22 @@ class Logs:
         return self.find_elsewhere(topic, partition) or self.get(topic, partition)
 
     def find_elsewhere(self, topic: str, partition: int) -> ReadableLog | None:
-        """Return the log of a partition that another node owns; None of this node's, or where there is none."""
+        """Return the log of a partition that another node owns; None if this node owns it, or there is no such
+        partition."""
         if self.owns(topic, partition):
             return None
         stream_id = self._streams(topic, partition)
         return None if stream_id is None else self.elsewhere.get(topic, partition, stream_id)
 
     def in_use(self, topic: str, partition: int) -> ReadableLog | None:
-        """Return the log of a partition, whichever node owns it, if it is open here or its owner has told of it."""
+        """Return the log of a partition, whichever node owns it, if it is open here or its owner has reported its
+        state."""
         log = self.find_elsewhere(topic, partition) or self.known(topic, partition)
         return log if log is not None and log.is_open else None
 
     def hidden(self, topic: str, partition: int) -> PartitionLog | None:
-        """As :meth:`get`, of a topic that is not listed (see :attr:`bridges.catalog.topics.Catalog.hidden`)."""
+        """Return the log of a hidden topic's partition, like :meth:`get` (see
+        :attr:`bridges.catalog.topics.Catalog.hidden`)."""
         log = self._hidden.get((topic, partition))
         return self._made(topic, partition, self._hidden, self._hidden_streams) if log is None else log
 
@@ -273,20 +277,21 @@ class Logs:
         return log
 
     def known(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log of a partition that was used since the node started."""
+        """Return the log of a partition that was used since the node started, or None."""
         return self._logs.get((topic, partition))
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The epoch the partition is, or would be, written in."""
-        # All nodes tell the same one, which rises when the slot goes to another, or a log of it is opened again. A node
-        # by itself has one for all until a log is opened again.
+        """Return the epoch in which the partition is, or would be, written."""
+        # All nodes report the same epoch. It rises when the slot moves to another node, or a log in it is opened again.
+        # A single node has one epoch for all logs until a log is opened again.
         epoch = self._owners.epoch(self._owners.slot_of(topic, partition))
         log = self._logs.get((topic, partition))
         return epoch if log is None else max(epoch, log.epoch)
 
     @property
     def is_sure(self) -> bool:
-        """Whether open logs are this node's for certain (:attr:`bridges.cluster.ownership.Ownership.is_sure`)."""
+        """Return whether this node certainly owns its open logs
+        (:attr:`bridges.cluster.ownership.Ownership.is_sure`)."""
         return self._owners.is_sure
 
     def when_sure(self, callback: Callable[[LogError | None], None]) -> None:
@@ -302,7 +307,7 @@ class Logs:
         self.barrier.call("opening answer", callback, error)
 
     def __iter__(self) -> Iterator[PartitionLog]:
-        """Every log touched so far."""
+        """Return every log used so far."""
         return iter([*self._logs.values(), *self._hidden.values()])
 
     @property
@@ -310,14 +315,14 @@ class Logs:
         return self._cache.total
 
     def topic_deleted(self, topic: str, partitions: Iterable[int]) -> None:
-        """Drop the logs of a topic that is no more."""
+        """Drop the logs of a deleted topic."""
         for partition in partitions:
             log = self._logs.pop((topic, partition), None) or self._hidden.pop((topic, partition), None)
             if log is not None:
                 self._by_stream.pop(log.stream_id, None)
                 self._failing.pop(log.stream_id, None)
                 slot = self._slots.pop(log.stream_id, None)
-                if slot is not None:  # the topic, whose id tells it, is no more
+                if slot is not None:  # the slot follows from the topic's id, which is gone
                     self._by_slot.get(slot, set()).discard(log)
                     self._taken.get(slot, {}).pop(log.stream_id, None)
                 put_off = self._put_off.pop(log, None)
@@ -329,27 +334,27 @@ class Logs:
                 self.aborted.drop(log.stream_id)
 
     def sealed(self, topic: str, partition: int, children: tuple[int, ...]) -> None:
-        """The catalog has sealed a partition: its log refuses appends from now on."""
+        """Refuse appends to a partition from now on, because the catalog has sealed it."""
         log = self._logs.get((topic, partition))
         if log is not None and log.successors is None:
             log.sealed(children)
 
     def ended(self, topic: str, partition: int, end: int) -> None:
-        """The end of a sealed partition is final: another node has told so, or its log here has."""
+        """Set the final end of a sealed partition, reported by another node or by its log here."""
         log = self._logs.get((topic, partition))
         if log is not None and log.successors is not None and log.final_offset is None:
             log.sealed(log.successors, end)
             log.moved()
 
     def importing(self, topic: str, partitions: Iterable[int], import_epoch: int) -> None:
-        """The catalog has another epoch for the import of a topic, or has ended it (-1)."""
+        """Set the import epoch of a topic's partitions, which the catalog has changed, or ended (-1)."""
         for partition in partitions:
             log = self._logs.get((topic, partition))
             if log is not None:
                 log.import_epoch = import_epoch
 
     async def seal(self, topic: str, partition: int) -> int:
-        """Make the end of a partition final that the catalog has sealed (see :meth:`PartitionLog.seal`)."""
+        """Make the end of a partition final, after the catalog has sealed it (see :meth:`PartitionLog.seal`)."""
         log = self.get(topic, partition)
         if log is None:
             raise LogDeleted(f"{topic}-{partition} is not served any more")
@@ -358,7 +363,7 @@ class Logs:
         except TransactionsOpen:
             if log not in self._undecided:
                 self._undecided.add(log)
-                # One that has failed is opened anew by whoever seals it.
+                # A failed log is opened again by the next seal.
                 once(log, lambda: not (log.is_open and log.state.transactions.open), partial(self._decided, log))
             raise
 
@@ -370,36 +375,36 @@ class Logs:
     # --- what other nodes own -----------------------------------------------------------------------------------
 
     async def _lose(self, slots: Collection[int], in_order: bool) -> None:
-        """This node acts for these slots no more; with ``in_order`` this returns when what was under way of theirs is
-        decided and answered, and no range of theirs takes appends here: whoever opens the logs next has to ask nobody
-        who may be gone by then."""
+        """Give up the logs of these slots. With ``in_order``, return when everything in flight is decided and answered,
+        and no range of theirs takes appends here. Then the next owner need not ask a node that may be gone by then."""
         gone = frozenset(slots)
         opening = [done for log, done in self._being_opened.items() if self._slot(log) in gone]
         if in_order and opening:
-            # They find that the slot is lost. One that hangs seals what it takes itself, if it ever does.
+            # These openings notice that the slot is lost. A hanging one seals its stream itself, if it ever continues.
             await asyncio.wait(opening, timeout=_OPENED_S)
         logs = [log for slot in slots for log in self._by_slot.pop(slot, ())]
         for start in range(0, len(logs), _LOGS_AT_ONCE):
             await asyncio.gather(*(self._give_up(log, in_order) for log in logs[start : start + _LOGS_AT_ONCE]))
         taken = [one for slot in slots for one in self._taken.pop(slot, {}).items()]
         if in_order:
-            # Of logs that could not be opened, or have failed since.
+            # Streams of logs that could not be opened, or have failed since.
             for start in range(0, len(taken), _LOGS_AT_ONCE):
                 await asyncio.gather(*(self._seal_taken(*one) for one in taken[start : start + _LOGS_AT_ONCE]))
 
     def to_close(self, slot: int) -> int:
-        """How many logs of a slot are open."""
+        """Return how many logs of a slot are open."""
         return len(self._by_slot.get(slot, ()))
 
     def _try_again(self) -> None:
-        """What could not be opened because its server was gone may have another one now."""
+        """Retry failed openings, because a member is gone for good: their streams may have another server now."""
         self._failing.clear()
         for log, timer in list(self._put_off.items()):
             timer.cancel()
             self._want_open(log)
 
     async def _seal_taken(self, stream_id: int, epoch: int) -> None:
-        """What this node has opened and will not write to. What cannot be sealed the next owner has to seal himself."""
+        """Seal a stream that this node has opened and will not write to. If that fails, the next owner has to seal
+        it."""
         try:
             async with asyncio.timeout(_GIVEN_UP_S):
                 await self._client.seal(stream_id, epoch)
@@ -415,7 +420,7 @@ class Logs:
                     await log.come_to_rest()
                 self._taken.get(self._slot(log), {}).pop(log.stream_id, None)
         except (TimeoutError, LogError) as error:
-            # What was not decided is unknown to its writer, who asks the next owner.
+            # The fate of undecided batches is unknown to their writers, who ask the next owner.
             _log.warning("given up in the middle", topic=log.topic, partition=log.partition, error=str(error))
         except Exception as error:  # noqa: BLE001 - logged and counted; the others are given up nevertheless
             self.barrier.caught("giving up a log", error, topic=log.topic, partition=log.partition)
@@ -437,11 +442,11 @@ class Logs:
         return self._client
 
     def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
-        """Another writer has appended ``entries`` to a stream that is a partition's."""
+        """Note that another writer has appended ``entries`` to the stream of a partition."""
         log = self._by_stream.get(stream_id)
         if log is None:
             return
-        # Once is enough: it may be with every batch from now on.
+        # Warn once: it may happen with every batch from now on.
         tell = _log.debug if stream_id in self._shared else _log.warning
         self._shared.add(stream_id)
         tell(
@@ -482,7 +487,7 @@ class Logs:
     async def _close_writer(self, writer: Writer) -> None:
         try:
             await writer.close()
-        except Exception as error:  # noqa: BLE001 - logged and counted; whoever opens the stream next fences it
+        except Exception as error:  # noqa: BLE001 - logged and counted; the next opening of the stream fences it
             self.barrier.caught("closing a writer", error)
 
     def want_snapshot(self, log: PartitionLog) -> None:
@@ -501,8 +506,8 @@ class Logs:
         return self._looked_into(log, lambda: self._pass_over(log, span))
 
     def _looked_into(self, log: PartitionLog, look: Callable[[], Awaitable[None]]) -> asyncio.Task[LogError | None]:
-        """What becomes of a place where the backend has no data; one look at a time for each log, which all who met
-        such a place meanwhile wait for."""
+        """Return the task that handles a place where the backend has no data: one at a time for each log, shared by all
+        readers that meet such a place meanwhile."""
         task = self._searches.get(log)
         if task is None:
             task = self._searches[log] = asyncio.ensure_future(self._look_into(log, look))
@@ -522,7 +527,7 @@ class Logs:
         return None
 
     async def _raise_start(self, log: PartitionLog, offset: int) -> None:
-        # What this node takes away itself tells where the log begins then; inside a batch no search finds that.
+        # A trim by this node determines the log start itself; no search finds a start inside a batch.
         await log.trimmed()
         if log.log_start_offset > offset:
             return
@@ -531,10 +536,11 @@ class Logs:
         if first > start and log.is_open:
             await self._give_up_below(log, start, first)
             log.start_raised(first)
-            self._snapshotter.want(log)  # of the producers of what is gone the log tells nothing any more
+            self._snapshotter.want(log)  # the log no longer has the producers of the lost data
 
     async def _pass_over(self, log: PartitionLog, span: Span) -> None:
-        """Nobody has ``span`` any more: readers find a gap there from now on, and whoever runs the node is told."""
+        """Declare ``span`` lost, because no server has it any more: readers find a gap there from now on, and an error
+        is logged."""
         await self.positions.keep_around(log, span)
         await self.skips.add(log.stream_id, span, "its range server has lost it")
         if log.is_open:
@@ -548,7 +554,8 @@ class Logs:
         )
 
     async def _open_waiting(self) -> None:
-        """Open one log after the other: a task for each would cost a consumer of ten thousand more than the opening."""
+        """Open one log after the other: for a consumer of ten thousand, a task for each would cost more than the
+        opening."""
         try:
             while self._unopened and self._openers <= self.options.open_concurrency:
                 log = self._unopened.popleft()
@@ -575,14 +582,14 @@ class Logs:
                 writer = await self._take(log)
                 slot = self._slots[log.stream_id] = self._slot(log)
                 self._taken.setdefault(slot, {})[log.stream_id] = writer.epoch
-                # Now that nobody else can append there, nobody else changes what the database has of it either.
+                # No other node can append any more, so no other node changes the stream's rows in the database either.
                 await asyncio.gather(*(known.reload([log.stream_id]) for known in self._known if known.shared))
                 async with self._rebuilds_from(writer.servers):
                     rebuilt = await self._rebuild_what_is_left(log, writer)
                     if self._before_opening is not None:
                         await self._before_opening(log, writer.next_offset)
             self._failing.pop(log.stream_id, None)
-            self._require_mine(log)  # it may have been lost meanwhile
+            self._require_mine(log)  # the slot may have been lost meanwhile
             if self._is_current(log):
                 self._by_slot.setdefault(self._slot(log), set()).add(log)
                 log.opened(writer, rebuilt)
@@ -596,12 +603,12 @@ class Logs:
         except (SbpError, LogError) as error:
             failure = self._failed_to_open(log, str(error))
             _log.error("partition not opened", topic=log.topic, partition=log.partition, error=str(error))
-        except Exception as error:  # noqa: BLE001 - logged, counted and answered: the log must not stay as it is
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered: the log must not remain in OPENING
             failure = self._failed_to_open(log, f"unexpectedly, {type(error).__name__}")
             self.barrier.caught("opening", error, topic=log.topic, partition=log.partition)
         if writer is not None:
             await self._close_writer(writer)
-        # Last: a caller that is told has the log opened again at once, and no log is opened twice at the same time.
+        # Answer last: a refused caller opens the log again at once, and no log is opened twice at the same time.
         if self._is_current(log):
             log.open_failed(failure)
 
@@ -609,7 +616,7 @@ class Logs:
         return self.owns(log.topic, log.partition)
 
     def owns(self, topic: str, partition: int) -> bool:
-        """Whether this node acts for a partition; to be asked by chores over all before they have a log made."""
+        """Return whether this node owns a partition. Chores over all partitions ask this before they make a log."""
         return self._owners.is_mine(self._owners.slot_of(topic, partition))
 
     def _require_mine(self, log: PartitionLog) -> None:
@@ -619,13 +626,14 @@ class Logs:
     def _failed_to_open(self, log: PartitionLog, reason: str) -> LogUnavailable:
         if self._is_current(log):
             times, _ = self._failing.get(log.stream_id, (0, 0.0))
-            # Once may be a coincidence; a server that is gone is not to be asked as fast as clients come again.
+            # One failure may be a coincidence, so retry at once. Later attempts back off: a failed server must not be
+            # asked as fast as clients retry.
             wait = 0.0 if not times else min(_RETRY_FIRST_S * 2 ** min(times - 1, 10), _RETRY_LAST_S)
             self._failing[log.stream_id] = times + 1, self._loop.time() + wait
         return LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}")
 
     def _rebuilds_from(self, servers: frozenset[int]) -> asyncio.Semaphore:
-        """A place among the rebuilds that hold memory at the same time."""
+        """Return a semaphore that limits the rebuilds from these servers, which hold memory."""
         places = self._rebuilds.get(servers)
         if places is None:
             places = self._rebuilds[servers] = asyncio.Semaphore(self.options.open_concurrency)
@@ -633,7 +641,7 @@ class Logs:
 
     @contextmanager
     def _giving_place(self) -> Iterator[None]:
-        """Somebody else is opened meanwhile if this takes long."""
+        """Let another log be opened meanwhile if the block takes long."""
         slow = False
 
         def give_place() -> None:
@@ -657,7 +665,7 @@ class Logs:
         return self._by_stream.get(log.stream_id) is log
 
     async def _take(self, log: PartitionLog) -> Writer:
-        # A first opening uses the run's own epoch; only one that follows a failure needs a number of its own.
+        # A first opening uses the run's own epoch; only an opening after a failure needs a new one.
         epoch = await self._first_epoch(log)
         attempts = self.options.open_attempts
         while True:
@@ -674,11 +682,11 @@ class Logs:
         return epoch if epoch > log.epoch else await self._higher_epoch(log)
 
     async def _higher_epoch(self, log: PartitionLog) -> int:
-        # Only the owner gets one: whoever has lost the partition cannot take it back.
+        # Only the owner gets one: a node that has lost the partition cannot take it back.
         return await self._owners.raise_epoch(self._slot(log))
 
     async def _rebuild_what_is_left(self, log: PartitionLog, writer: Writer) -> Rebuilt:
-        """As :meth:`_rebuild`, from the first offset that the backend still has."""
+        """Rebuild like :meth:`_rebuild`, from the first offset that the backend still has."""
         remembered = self._starts.of(log.stream_id)
         if remembered > writer.next_offset:
             await self._starts.lost(log.stream_id, writer.next_offset)
@@ -691,7 +699,7 @@ class Logs:
                 start = max(writer.start_offset, error.offset)
                 first = await first_readable(self._client, log.stream_id, start, writer.next_offset)
                 if first == start:
-                    raise  # it is readable after all: whoever asks next finds out
+                    raise  # it is readable after all: the next opening finds out
                 await self._give_up_below(log, writer.start_offset, first)
                 writer.start_offset = first
 
@@ -727,7 +735,7 @@ class Logs:
                 raise LogUnavailable(f"the backend has nothing at offset {position}, below its own end {end}")
             for entry in entries:
                 if entry.end_offset > position:
-                    # Compaction may have put one batch in the place of several around the snapshot's offset.
+                    # Compaction may have replaced several batches around the snapshot's offset by one.
                     first = max(entry.base_offset, snapshot_offset) if entry.flags & COMPACTED else entry.base_offset
                     state.observe(first, entry.payload, entry.flags, entry.timestamp)
                     position = entry.end_offset
@@ -761,7 +769,7 @@ class Logs:
         return Rebuilt(state, snapshot_offset, cost, skipped)
 
     async def _keep_aborted(self, log: PartitionLog, writer: Writer, state: PartitionState) -> None:
-        """Write what a rebuild found of aborted transactions beyond what memory is to keep."""
+        """Write the aborted ranges of a rebuild that exceed memory's share."""
         if state.transactions.full:
             try:
                 await self.aborted.keep(log.stream_id, writer.epoch, state.transactions, writer.start_offset)
@@ -770,7 +778,8 @@ class Logs:
                 _log.warning("aborted ranges not saved", topic=log.topic, partition=log.partition, error=str(error))
 
     async def _restored(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int]:
-        """The state of the partition's snapshot and its offset; an empty state and -1 if none can be believed."""
+        """Return the state of the partition's snapshot and its offset; an empty state and -1 without a valid
+        snapshot."""
         self.aborted.drop(log.stream_id)
         saved = await self._snapshots.load(log.stream_id)
         if saved is None:
@@ -788,7 +797,7 @@ class Logs:
                 raise DecodeError("blocks of aborted transactions are missing that it tells of")
         except DecodeError as error:
             _log.warning("snapshot not used", topic=log.topic, partition=log.partition, offset=offset, error=str(error))
-            # Before anything is appended: it must not be found again once the log has grown past its offset.
+            # Delete it before anything is appended: it must not be used once the log has grown past its offset.
             await self._snapshots.forget(log.stream_id)
             return self._new_state(), -1
         return state, offset
@@ -797,26 +806,26 @@ class Logs:
         return PartitionState(self._ledger, Transactions(self.options.transactions_per_partition))
 
     async def _is_of(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
-        """Whether the log has, just below ``offset``, the batch that ``state`` saw there."""
+        """Return whether the log has, just below ``offset``, the batch that ``state`` saw there."""
         if await self._ends_at(log, writer, offset, state):
             return True
-        # What was declared lost before the node read it is none that the state saw.
+        # Batches that were declared lost before the node read them were not seen by the state.
         below = before(self.skips.of(log.stream_id), offset)
         return below < offset and await self._ends_at(log, writer, below, state)
 
     async def _ends_at(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
         if offset <= writer.start_offset:
-            return True  # it was trimmed, and there is nothing left to compare: an older history was forgotten above
+            return True  # it was trimmed, and nothing is left to compare: an older history was forgotten above
         try:
             entries = await self._client.fetch_entries(log.stream_id, offset - 1, 1, limit=writer.next_offset)
         except SbpError as error:
             if error.code == ErrorCode.RS_DATA_CORRUPTED:
-                return True  # the snapshot does not get worse by a damaged batch
+                return True  # a damaged batch does not invalidate the snapshot
             raise
         for entry in entries:
             if entry.base_offset < offset <= entry.end_offset:
                 if entry.flags & COMPACTED:
-                    return True  # it is of the history that the snapshot saw, or that would have been told before
+                    return True  # it belongs to the snapshot's history: another one would have been detected before
                 found = (entry.base_offset, len(entry.payload), entry.timestamp)
                 return entry.end_offset == offset and found == state.last
         return False
@@ -824,7 +833,7 @@ class Logs:
     # --- upkeep -------------------------------------------------------------------------------------------------
 
     async def measure(self, log: PartitionLog) -> None:
-        """Have the index of a log that was compacted tell the bytes that there are: it counts what was appended."""
+        """Correct the index of a compacted log to the bytes that are left: it counts those that were appended."""
         if log.is_open:
             await self._measure(log.stream_id, log.state, lambda: log.high_watermark)
 
@@ -841,7 +850,7 @@ class Logs:
         state.index.resize(sizes)
 
     async def fresh_snapshot(self, log: PartitionLog) -> LogError | None:
-        """Take a snapshot of what is known of a log now, not before; gives what went wrong."""
+        """Take a snapshot that begins now, not an earlier one in progress; return its error, or None."""
         await self._snapshotter.settled(log)
         return await self._snapshotter.take(log)
 
@@ -852,12 +861,12 @@ class Logs:
         now_ms: int,
         needed: Callable[[PartitionLog, int], Awaitable[int | None]] | None = None,
     ) -> int:
-        """Trim what is too old or too much of ``partitions``; returns how many were trimmed.
+        """Trim what exceeds the age or size limits of ``partitions``; return how many were trimmed.
 
-        ``limits(topic)`` gives (milliseconds to keep, bytes to keep), -1 for no limit; ``needed(log, now_ms)`` the
-        first offset that has to stay all the same, if there is one. A partition that nobody has used since the node
-        started is opened for it, a bounded number in each call, the next ones in the next; one that could not be opened
-        a moment ago waits for another call. One that takes long goes on by itself, and counts no more.
+        ``limits(topic)`` returns (milliseconds to keep, bytes to keep), -1 for no limit; ``needed(log, now_ms)`` the
+        first offset that must stay all the same, or None. Partitions not used since the node started are opened for it,
+        a bounded number in each call, in turns; one that failed to open a moment ago waits for a later call. A
+        partition that takes long continues in the background, and is not counted.
         """
         trimmed = 0
 
@@ -873,7 +882,7 @@ class Logs:
     async def _due(
         self, partitions: Iterable[tuple[str, int]], limits: Callable[[str], tuple[int, int]]
     ) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-        """Those of ``partitions`` that retention looks at now: open ones, and some of the others, in turns."""
+        """Return the partitions that retention handles now: the open ones, and some of the others, in turns."""
         most, last = self.options.retention_openings, self._retained_last
         due: list[tuple[str, int]] = []
         behind: list[tuple[str, int]] = []
@@ -883,8 +892,7 @@ class Logs:
             if number % _LOGS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
-                # No log is made of what is only looked at: with what belongs to one, all partitions of a cluster would
-                # be in the memory of each node.
+                # Make no log only for this check: each node would have all partitions of a cluster in memory.
                 stream_id = self._streams(*place)
                 if stream_id is None or self._closing or max(limits(place[0])) < 0 or not self.owns(*place):
                     continue
@@ -909,7 +917,7 @@ class Logs:
         now_ms: int,
         needed: Callable[[PartitionLog, int], Awaitable[int | None]] | None,
     ) -> bool:
-        """Apply retention to one partition; whether it was trimmed."""
+        """Apply retention to one partition; return whether it was trimmed."""
         topic, partition = place
         try:
             keep_ms, keep_bytes = limits(topic)
@@ -932,7 +940,8 @@ class Logs:
         return False
 
     async def expire_producers(self, now_ms: int) -> int:
-        """Forget producers idle for too long; returns how many. Looks only at these, a bounded number in one turn."""
+        """Forget producers that were idle for too long; return how many. Reads only these, a bounded number in one
+        turn."""
         expired = known = 0
         for number, log in enumerate(self):
             if number % _LOGS_AT_ONCE == 0:
@@ -975,7 +984,7 @@ class Logs:
         return forgotten
 
     async def close(self) -> None:
-        """Save snapshots of everything that moved, and let go of the writers. Fronts must have stopped before."""
+        """Save snapshots of all logs that moved, and close the writers. Fronts must have stopped before."""
         self._closing = True
         await self.admission.close()
         await self._retention.close()
@@ -991,8 +1000,8 @@ class Logs:
             await self._tasks.drain()
             if self._searches:
                 await asyncio.wait(self._searches.values())
-        await self._snapshotter.drain()  # what is under way may be older than the last append
-        async for log in in_turns(self):  # whoever stops still says to others that he lives
+        await self._snapshotter.drain()  # a snapshot in progress may be older than the last append
+        async for log in in_turns(self):  # in turns: a stopping node must still show that it is alive
             if log.is_open and log.has_moved:
                 self._snapshotter.want(log)
         await self._snapshotter.drain()
