@@ -188,7 +188,7 @@ def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reach
 
 
 def create_range(tx: Transaction, request: m.CreateRangeRequest, candidates: list[int] | None) -> m.RangeResponse:
-    """Create a range on the first of ``candidates``, living servers with the best first. Servers in the request are
+    """Create a range on the first R of ``candidates``, living servers with the best first. Servers in the request are
     ignored.
     """
     wanted = request.range

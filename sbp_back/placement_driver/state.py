@@ -447,7 +447,7 @@ class Transaction:
 
 
 def _with_servers(rows: Iterable[tuple[Any, ...]], servers: Iterable[tuple[int, int, int]]) -> list[RangeRow]:
-    """Join ``rows`` of ranges with ``servers``, (stream, index, server) in the same order."""
+    """Join ``rows`` of ranges with their ``servers``: (stream, index, server), those of each range in order."""
     ids: dict[tuple[int, int], list[int]] = {}
     for stream_id, index, server_id in servers:
         ids.setdefault((stream_id, index), []).append(server_id)
