@@ -12,10 +12,11 @@ import pytest
 import ydb
 import ydb.aio
 import zstandard
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.bridges.formats.ydb_messages import lzop
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient
 from ydb_topic_front.wire.statuses import Status
@@ -227,26 +228,34 @@ def group_reads(consumer: Consumer, topic: str, count: int) -> list[bytes]:
         assert message.error() is None, message.error()
         found.append(message.value())
         consumer.commit(message, asynchronous=False)
-    consumer.unsubscribe()
+    consumer.close()  # which waits until it has left the group
     return found
 
 
-async def test_a_position_that_kafka_moved_forward_does_not_go_back(
-    raw: RawClient, driver: ydb.aio.Driver, path: str, consumer: Consumer
+async def test_kafka_moves_a_position_when_no_reader_of_ydb_s_is_there(
+    ydb_node: NodeProcess, raw: RawClient, driver: ydb.aio.Driver, path: str, consumer: Consumer
 ) -> None:
     write(raw, path, 1, *({"data": b"%d" % number} for number in range(10)))
-    place = TopicPartition(path, 0)
+    moved = [TopicPartition(path, 0, 8)]
     async with driver.topic_client.reader(path, "c") as reader:
         first = await asyncio.wait_for(reader.receive_message(), PATIENCE)
-        await asyncio.to_thread(consumer.commit, offsets=[TopicPartition(path, 0, 8)], asynchronous=False)
+        with pytest.raises(KafkaException, match="Unknown member"):
+            await asyncio.to_thread(consumer.commit, offsets=moved, asynchronous=False)
         await asyncio.wait_for(reader.commit_with_ack(first), PATIENCE)
-        assert [one.offset for one in await asyncio.to_thread(consumer.committed, [place], PATIENCE)] == [8]
-        for _ in range(8):
-            reader.commit(await asyncio.wait_for(reader.receive_message(), PATIENCE))
-        last = await asyncio.wait_for(reader.receive_message(), PATIENCE)
-        await asyncio.wait_for(reader.commit_with_ack(last), PATIENCE)
+        assert [one.offset for one in await asyncio.to_thread(consumer.committed, moved, PATIENCE)] == [1]
+    admin = AdminClient({"bootstrap.servers": ydb_node.kafka})
+
+    def is_free() -> bool:
+        return not admin.describe_consumer_groups(["c"])["c"].result(PATIENCE).members
+
+    await asyncio.to_thread(wait_until, is_free, "the reader leaves")
+    await asyncio.to_thread(consumer.commit, offsets=moved, asynchronous=False)
+    async with driver.topic_client.reader(path, "c") as reader:
+        message = await asyncio.wait_for(reader.receive_message(), PATIENCE)
+        assert (message.offset, message.data) == (8, b"8")
+        await asyncio.wait_for(reader.commit_with_ack(message), PATIENCE)
     described = await driver.topic_client.describe_consumer(path, "c", include_stats=True)
-    assert described.partitions[0].partition_consumer_stats.committed_offset == 10
+    assert described.partitions[0].partition_consumer_stats.committed_offset == 9
 
 
 def test_a_topic_of_kafka_is_read_when_it_has_the_consumer(ydb_node: NodeProcess, raw: RawClient, topic: str) -> None:
