@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import traceback
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -73,7 +73,7 @@ def crash_in(text: str) -> ForeignCrash | None:
 def stack_of_ydb_loop() -> str:
     """Return where the loop that YDB's topic clients of this process share stands still, and have further clients make
     another; an empty string where it turns, or there is none."""
-    common = sys.modules.get("ydb._topic_common.common")
+    common: Any = sys.modules.get("ydb._topic_common.common")
     loop = None if common is None else common._shared_event_loop
     if common is None or loop is None:
         return ""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec.structs import replace
-
 from anabranch_kit.net.sockets import Sockets, close
 from bridges.log.partition.partition_log import PartitionLog
 from bridges.net.grpc_server import Code, GrpcServer
@@ -141,11 +139,12 @@ class Ends:
 
         async def end() -> None:
             await until(lambda: not self.server._streams)
-            before, self.service.settings = self.service.settings, replace(self.service.settings, init_timeout_ms=1)
+            forwarding = self.service.forwarding
+            before, forwarding._init_timeout_s = forwarding._init_timeout_s, 0.001
             try:
                 await rest(await self.begun(kind))
             finally:
-                self.service.settings = before
+                forwarding._init_timeout_s = before
 
         return end
 
