@@ -55,14 +55,16 @@ def test_a_stream_that_never_ends_stops_no_client_of_ydb_for_ever(monkeypatch: p
     monkeypatch.setattr(foreign_crashes, "_TURNS_S", 0.2)
     stuck = common._get_shared_event_loop()
     assert stack_of_ydb_loop() == ""
-    stream, ended = GrpcWrapperAsyncIO(lambda _: None), Event()
+    stream, begun, ended = GrpcWrapperAsyncIO(lambda _: None), Event(), Event()
     stream._wait_executor = ThreadPoolExecutor(1)
     stream._wait_executor.submit(ended.wait)
 
     async def close() -> None:
+        begun.set()
         stream.close()
 
     closing = asyncio.run_coroutine_threadsafe(close(), stuck)
+    assert begun.wait(10)
     assert crash_in(stack_of_ydb_loop()) is YDB_LOOP
     another = common._get_shared_event_loop()
     assert another is not stuck
