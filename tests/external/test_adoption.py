@@ -69,6 +69,7 @@ def test_what_a_killed_range_server_had_is_served_by_who_adopts_it_and_by_who_ad
 ) -> None:
     first, second, third = cluster.servers
     one, two, three = map(server_id, cluster.servers)
+    wait_until(lambda: cluster.alive() >= 3, "range servers report")
     cluster.create_topic("t", PARTITIONS)
     load = Load(cluster.node.kafka, "t", PARTITIONS)
     load.start()
