@@ -11,46 +11,63 @@ class KafkaGroupSettings(Section):
     """Settings of consumer groups and share groups."""
 
     initial_rebalance_delay_ms: Duration = setting(
-        3_000, description="How long the first rebalance of an empty group waits for more members."
+        3_000,
+        description="How long the first rebalance of an empty consumer group waits for more members. 0: it starts at "
+        "once.",
     )
     min_session_timeout_ms: Duration = setting(
-        6_000, ge=1, description="Shortest session timeout a member may ask for."
+        6_000, ge=1, description="Shortest session timeout that a member of a classic consumer group may request."
     )
     max_session_timeout_ms: Duration = setting(
-        1_800_000, ge=1, description="Longest session timeout a member may ask for."
+        1_800_000, ge=1, description="Longest session timeout that a member of a classic consumer group may request."
     )
-    max_size: int = setting(10_000, ge=1, description="Most members of a group.")
+    max_size: int = setting(10_000, ge=1, description="Maximum number of members of a consumer group.")
     max_bytes: Size = setting(
         16 * 1024**2,
         ge=1024,
-        description="Most bytes that the members of a group may say of themselves, and that their leader may assign.",
+        description="Maximum size of the metadata that all members of a group send, and of the assignments that their "
+        "leader sends.",
     )
     consumer_heartbeat_interval_ms: Duration = setting(
-        5_000, ge=1, description="How often members of a group of the new protocol are told to report."
+        5_000,
+        ge=1,
+        description="Interval at which members of a consumer group of the new protocol (KIP-848) send heartbeats.",
     )
     consumer_session_timeout_ms: Duration = setting(
-        45_000, ge=1, description="Time without a report after which a member of a group of the new protocol is out."
+        45_000,
+        ge=1,
+        description="Time without a heartbeat after which a member is removed from a consumer group of the new "
+        "protocol (KIP-848).",
     )
     consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = setting(
         "bidirectional",
-        description="Whether a classic group becomes one of the new protocol when a member of that joins (upgrade), and"
-        " a classic one again when the last of them has left (downgrade).",
+        description="Conversion of consumer groups between the classic and the new protocol (KIP-848). upgrade: a "
+        "classic group is converted when a member of the new protocol joins. downgrade: a group becomes "
+        "classic when the last member of the new protocol leaves. bidirectional: both. disabled: neither.",
     )
-    share_max_size: int = setting(200, ge=1, description="Most members of a share group.")
+    share_max_size: int = setting(200, ge=1, description="Maximum number of members of a share group.")
     share_record_lock_duration_ms: Duration = setting(
-        30_000, ge=1, description="How long a member of a share group has a record, where the group does not say."
+        30_000,
+        ge=1,
+        description="How long a record stays locked for one member of a share group, unless the group's configuration "
+        "sets another time.",
     )
     share_min_record_lock_duration_ms: Duration = setting(
-        15_000, ge=1, description="Shortest lock of a record that a share group may be configured with."
+        15_000, ge=1, description="Shortest record lock that a share group may be configured with."
     )
     share_delivery_count_limit: int = setting(
-        5, ge=1, le=32_767, description="How often a record is delivered to a share group at most."
+        5, ge=1, le=32_767, description="Maximum number of times a record is delivered to a share group."
     )
     share_partition_max_record_locks: int = setting(
-        2_000, ge=1, le=100_000, description="Most records of a partition that a share group has in flight."
+        2_000,
+        ge=1,
+        le=100_000,
+        description="Maximum number of records of one partition that a share group may have in flight.",
     )
     offsets_retention_ms: Duration = setting(
-        604_800_000, ge=1, description="How long positions of a group without members are kept."
+        604_800_000,
+        ge=1,
+        description="How long the committed positions of a consumer group are kept after its last member left.",
     )
 
     max_rebalance_timeout_ms: ClassVar[Duration] = 86_400_000
@@ -89,53 +106,60 @@ class KafkaGroupSettings(Section):
 class KafkaSettings(Section):
     """Settings of all that Kafka clients see. Where Kafka has the same setting, the default is Kafka's."""
 
-    auto_create_topics: bool = setting(True, description="Whether a topic that a client asks for is created.")
-    num_partitions: int = setting(1, ge=1, description="Partitions of a topic whose creator does not say.")
+    auto_create_topics: bool = setting(
+        True, description="Create a topic when a client asks for one that does not exist."
+    )
+    num_partitions: int = setting(1, ge=1, description="Number of partitions of a new topic whose creator gives none.")
     max_request_bytes: Size = setting(
         100 * 1024**2,
         ge=1024,
         le=2**31 - 1,
-        description="Largest request accepted; a larger one ends its connection.",
+        description="Largest Kafka request that is accepted. A larger request closes its connection.",
     )
     max_connections: int = setting(
         10_000,
         ge=1,
-        description="Most connections at the same time; a further one takes the place of an idle one.",
+        description="Maximum number of Kafka connections. Above it, a new connection replaces an idle one.",
     )
     connections_max_idle_ms: Duration = setting(
-        600_000, ge=1, description="Time after which an idle connection is closed."
+        600_000, ge=1, description="Time without a request after which a Kafka connection is closed."
     )
     sasl_max_reauth_ms: Duration = setting(
         0,
         ge=0,
-        description="Time after which a client of SASL must have said again who it is, or its connection is closed at "
-        "its next request (connections.max.reauth.ms); 0: need not.",
+        description="Time after which a SASL client must authenticate again (connections.max.reauth.ms). If it does "
+        "not, its next request closes the connection. 0: clients authenticate once per connection.",
     )
-    fetch_sessions: int = setting(1_000, ge=0, description="Most incremental fetch sessions kept.")
+    fetch_sessions: int = setting(
+        1_000,
+        ge=0,
+        description="Maximum number of incremental fetch sessions. 0: every fetch names all its partitions.",
+    )
     fetch_session_partitions: int = setting(
         500_000,
         ge=10,
-        description="Most partitions that all incremental fetch sessions remember, one of them a tenth of it, and as"
-        " many again all share sessions; half a million take up to 300 MB.",
+        description="Maximum number of partitions in all incremental fetch sessions together; a single session may "
+        "hold a tenth of it. The same two limits apply to share sessions, counted separately. 500,000 "
+        "partitions take up to 300 MB.",
     )
     transaction_max_timeout_ms: Duration = setting(
-        900_000, ge=1, description="Longest transaction a producer may ask for."
+        900_000, ge=1, description="Longest transaction timeout that a Kafka producer may request."
     )
     transaction_version: int = setting(
         2,
         ge=1,
         le=2,
-        description="Version of the protocol of transactions that clients are told of: with 2 each transaction has an"
-        " epoch of its own (KIP-890).",
+        description="Version of Kafka's transaction protocol that the node announces. 2: each transaction has an epoch "
+        "of its own (KIP-890). 1: the older protocol without such epochs.",
     )
     transactional_ids: int = setting(
         100_000,
         ge=1,
-        description="Most transactional ids in memory; beyond them those of which nothing is open are in the database"
-        " alone.",
+        description="Maximum number of transactional ids in memory. Above it, ids without an open transaction are kept "
+        "in the database only.",
     )
     transactional_id_expiration_ms: Duration = setting(
-        604_800_000, ge=1, description="How long a transactional id is remembered after it was used last."
+        604_800_000, ge=1, description="How long an unused transactional id is kept after its last use."
     )
     group: KafkaGroupSettings = KafkaGroupSettings()
 

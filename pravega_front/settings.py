@@ -13,69 +13,89 @@ class PravegaSettings(Section):
     max_connections: int = setting(
         10_000,
         ge=1,
-        description="Most connections to the segment store at the same time; a further one takes an idle one's place.",
+        description="Maximum number of connections to the segment store. Above it, a new connection replaces an idle "
+        "one.",
     )
     max_controller_connections: int = setting(
         1_000,
         ge=1,
-        description="Most connections to the controller at the same time; a further one is closed until others are.",
+        description="Maximum number of connections to the controller. Above it, new connections are closed.",
     )
     receive_ms: Duration = setting(
         120_000,
         ge=100,
-        description="Time in which a frame has to be complete, and a block of appends to be ended, once it has begun.",
+        description="How long a client may take to send a whole frame, or to end a block of appends, once it has "
+        "begun.",
     )
     reader_patience_ms: Duration = setting(
         10_000,
         ge=100,
-        description="While memory is short, a client that takes nothing of what it was sent for this time is cut.",
+        description="While memory is short, a Pravega connection is closed if its client reads nothing of the data "
+        "sent for this time.",
     )
-    table_bytes: Size = setting(1024**3, ge=1024, description="Most bytes of keys and values that one table holds.")
-    scopes: int = setting(100_000, ge=1, description="Most scopes that clients make, with or without streams.")
+    table_bytes: Size = setting(1024**3, ge=1024, description="Maximum size of all keys and values of one table.")
+    scopes: int = setting(
+        100_000, ge=1, description="Maximum number of scopes that clients may create, with or without streams."
+    )
     attributes_per_segment: int = setting(
         1_000,
         ge=0,
-        description="Most attributes that clients set of one segment; numbers of writers are not among them.",
+        description="Maximum number of attributes that clients may set on one segment. Attributes with the event "
+        "numbers of writers do not count. 0: clients may set none.",
     )
     segments: int = setting(
         100_000,
         ge=1,
-        description="Most segments that belong to no stream: tables, large events under way, those that tools make.",
+        description="Maximum number of segments that belong to no stream: tables, large events in flight and segments "
+        "created by tools.",
     )
-    transactions: int = setting(10_000, ge=1, description="Most open transactions of all streams together.")
+    transactions: int = setting(10_000, ge=1, description="Maximum number of open transactions, over all streams.")
     transaction_min_lease_ms: Duration = setting(
-        10_000, ge=1, description="Shortest lease of a transaction: without a ping it is aborted after that."
+        10_000,
+        ge=1,
+        description="Shortest lease that a transaction may request. A transaction without a ping for the time of its "
+        "lease is aborted.",
     )
-    transaction_max_lease_ms: Duration = setting(600_000, ge=1, description="Longest lease of a transaction.")
+    transaction_max_lease_ms: Duration = setting(
+        600_000, ge=1, description="Longest lease that a transaction may request."
+    )
     scale_wait_ms: Duration = setting(
         60_000,
-        description="How long a change of a stream's segments waits for open transactions before it aborts them.",
+        description="How long a scale of a stream waits for open transactions before it aborts them. 0: it aborts them "
+        "at once.",
     )
     scale_interval_ms: Duration = setting(
-        60_000, ge=10, description="How often the rates of streams are looked at whose policy scales them."
+        60_000,
+        ge=10,
+        description="Interval at which the rates of streams with an automatic scaling policy are checked.",
     )
     scale_up_intervals: int = setting(
-        2, ge=1, description="Intervals in a row after which a segment above its target rate is split."
+        2,
+        ge=1,
+        description="Number of consecutive scale intervals above the target rate after which a segment is split.",
     )
     scale_down_intervals: int = setting(
         20,
         ge=1,
-        description="Intervals in a row after which two neighbours below half of their target rate are merged.",
+        description="Number of consecutive scale intervals below half of the target rate after which two neighbouring "
+        "segments are merged.",
     )
     retention_interval_ms: Duration = setting(
         300_000,
         ge=10,
-        description="How often streams that are kept by size, and were scaled, are looked at for what may go.",
+        description="Interval at which scaled streams with retention by size are checked for sealed segments to "
+        "truncate.",
     )
     watermark_interval_ms: Duration = setting(
         10_000,
         ge=10,
-        description="How often watermarks are written of streams whose writers note times.",
+        description="Interval at which watermarks are written for streams whose writers note times.",
     )
     token_ms: Duration = setting(
         3_600_000,
         ge=1000,
-        description="How long a delegation token is valid, where clients must say who they are; they get new ones.",
+        description="How long a delegation token is valid, on listeners that require a login. Clients renew their "
+        "tokens.",
     )
 
     connections_max_idle_ms: ClassVar[Duration] = 600_000

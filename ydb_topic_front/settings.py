@@ -22,30 +22,35 @@ class YdbSettings(Section):
     database: str = setting(
         "/local",
         read=_database,
-        description="Database of clients that name none. Topics are the same in every database.",
+        description="Database of YDB clients that name none. Every database shows the same topics.",
     )
     max_connections: int = setting(
         4_000,
         ge=1,
-        description="Most connections at the same time; a further one is closed until others are.",
+        description="Maximum number of YDB connections. Above it, new connections are closed.",
     )
-    max_streams: int = setting(10_000, ge=1, description="Most streams and calls at the same time.")
-    init_timeout_ms: Duration = setting(60_000, ge=1, description="How long a stream may take to say what it wants.")
+    max_streams: int = setting(
+        10_000, ge=1, description="Maximum number of streams and calls in progress, over all YDB connections."
+    )
+    init_timeout_ms: Duration = setting(
+        60_000, ge=1, description="How long a YDB client may take to send the first message of a stream."
+    )
     auto_partitioning_interval_ms: Duration = setting(
         5_000,
         ge=10,
-        description="How often it is looked whether a partition of a topic with auto-partitioning is to be split.",
+        description="Interval at which topics with auto-partitioning are checked for partitions to split.",
     )
     reader_patience_ms: Duration = setting(
         10_000,
         ge=100,
-        description="While memory is short, a reader that takes nothing of what it was sent for this time is cut.",
+        description="While memory is short, a YDB read session is closed if its client reads nothing of the data sent "
+        "for this time.",
     )
     reader_answer_ms: Duration = setting(
         300_000,
         ge=100,
-        description="How long a reader may take to answer that it begins with a partition, or that it lets go of one; "
-        "after that the partition is taken from it without its answer.",
+        description="How long a YDB reader may take to confirm that it starts or stops reading a partition. After it, "
+        "the partition is taken from the reader.",
     )
 
     max_request_bytes: ClassVar[Size] = MESSAGE_BYTES

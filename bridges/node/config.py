@@ -105,27 +105,28 @@ class Settings(Section):
     fronts: ClassVar[tuple[type[Front], ...]] = ()
     """The fronts with a section in these settings."""
 
-    data_dir: Path = setting(Path("anabranch-data"), description="Directory of everything the node keeps.")
+    data_dir: Path = setting(Path("anabranch-data"), description="Directory for all data of the node.")
     listen: dict[str, str] = setting(
         {},
-        description="Address HOST:PORT of a listener: of a front, console, sbp-pd, sbp-range-server; of a "
-        "further one of a front's under a name that goes on, as kafka-external; port 0: any free one.",
+        description="Address HOST:PORT of the listener NAME: the name of a front, console, sbp-pd or sbp-range-server. "
+        "A further listener of a front has the front's name with a suffix, such as kafka-external. Port 0: "
+        "any free port.",
     )
     advertise: dict[str, str] = setting(
         {},
-        description="Address HOST:PORT that clients of a listener are told, where it differs from the one listened on.",
+        description="Address HOST:PORT that the listener NAME gives to its clients. Unset: the address it listens on.",
     )
     tls: dict[str, str] = setting(
         {},
         read=_tls,
-        description="TLS of a listener: LISTENER.cert and LISTENER.key, PEM files; "
-        "LISTENER.client_ca, the authority of clients' certificates; LISTENER.client, required (default) or optional.",
+        description="TLS of a listener. LISTENER.cert and LISTENER.key: PEM files with certificate and key. "
+        "LISTENER.client_ca: PEM file with the authority of client certificates. LISTENER.client: required "
+        "(default) or optional. Unset: no TLS.",
     )
     auth_required: dict[str, str] = setting(
         {},
         read=_auth_required,
-        description="true or false for one listener: whether its clients must say who they are, where that is not as "
-        "auth.required says.",
+        description="Overrides auth.required for the listener NAME: true or false.",
     )
     default_host: str = setting(
         "127.0.0.1", read=_host, description="Host that listeners without an address of their own listen on."
@@ -133,7 +134,7 @@ class Settings(Section):
     topic_defaults: dict[str, str] = setting(
         {},
         read=_topic_defaults,
-        description="Defaults of topic configurations by their Kafka names, for instance retention.ms.",
+        description="Default of the topic configuration NAME. Names are Kafka's, for instance retention.ms.",
     )
     node: NodeSettings = NodeSettings()
     sbp: SbpSettings = SbpSettings()

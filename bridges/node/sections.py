@@ -48,36 +48,39 @@ def _names(value: object) -> object:
 
 
 class NodeSettings(Section):
-    id: int = setting(0, ge=0, le=2**31 - 1, description="Number of this node among its peers.")
+    id: int = setting(0, ge=0, le=2**31 - 1, description="Number of the node in its cluster.")
     workers: int = setting(
         1,
         ge=1,
         le=64,
-        description="Processes that serve this node's data together, as a cluster of their own on this machine: about "
-        "one for each core. As --workers.",
+        description="Number of worker processes that serve the node's data together, as a cluster on this machine. Use "
+        "about one per core. The same as --workers.",
     )
     worker_port_step: int = setting(
         300,
         ge=0,
         le=10_000,
-        description="By how much the ports of each worker are above those of the one before; 0: all but the first "
-        "one's take any free port.",
+        description="Port offset between workers. 0: workers after the first use free ports.",
     )
-    rack: str = setting("", description="Where the node stands; told to clients that prefer near nodes.")
+    rack: str = setting(
+        "", description="Rack or zone of the node. Clients that prefer near nodes use it. Empty: unknown."
+    )
     drain_timeout_ms: Duration = setting(
         10_000,
-        description="How long a stopping node waits for requests in flight before it closes connections.",
+        description="How long a stopping node waits for requests in flight before it closes its connections. 0: it "
+        "does not wait.",
     )
     stall_ms: Duration = setting(
         10_000,
-        description="How long the event loop may stand still before the process writes the stacks of its threads to "
-        "the log and ends with exit code 6, to be started again. 0: for ever.",
+        description="Longest time the event loop may stand still. After it, the process logs the stacks of its threads "
+        "and exits with code 6, so that a supervisor restarts it. 0: no limit.",
     )
     http_names: str = setting(
         "",
         read=_names,
-        description="Further names by which HTTP listeners are reached, as a proxy's, separated by commas. Addresses, "
-        "localhost, the machine's name and the one that is listened at or advertised are taken anyway.",
+        description="Additional host names, such as a proxy's, that HTTP requests to the node may use; separated by "
+        "commas. IP addresses, localhost, the machine's name and the listened and advertised names are "
+        "always accepted. Empty: no additional names.",
     )
 
     check_interval_ms: ClassVar[Duration] = 10_000
@@ -87,107 +90,117 @@ class NodeSettings(Section):
 class SbpSettings(Section):
     mode: Literal["embedded", "external"] = setting(
         "embedded",
-        description="Where data is kept: embedded runs range server and placement driver in the node, external uses "
-        "those that sbp.pd leads to.",
+        description="Where the data is stored. embedded: the node runs a range server and a placement driver. "
+        "external: the node uses the range servers of the placement driver in sbp.pd.",
     )
     pd: str = setting(
         "",
         read=_pd_addresses,
-        description="Placement driver of an external backend, HOST:PORT; several nodes of one are separated by commas.",
+        description="Placement driver of an external backend: HOST:PORT. Separate the nodes of one placement driver by "
+        "commas.",
     )
     flavor: str = setting(
         "anabranch",
-        description="Whose servers an external backend runs: anabranch, or those of a backend that is installed "
-        "besides (docs/sbp.md). Other servers are refused.",
+        description="Software of the external backend's servers: anabranch, or the name of an installed add-on "
+        "(docs/sbp.md). The node refuses servers of any other software.",
     )
     dialect: str = setting(
         "0.2",
         read=_dialect,
-        description="What an external backend speaks: 0.2, or the dialect of a backend that is installed besides.",
+        description="Version of SBP for an external backend: 0.2, or the dialect of an installed add-on.",
     )
     timeout_ms: Duration = setting(
         15_000,
         ge=100,
-        description="How long an external backend may leave an append, a read or the opening of a partition without "
-        "progress before clients are told to try again.",
+        description="How long an append, a read or the opening of a partition may make no progress at an external "
+        "backend before clients get an error that they retry.",
     )
     heartbeat_ms: Duration = setting(
-        3_000, ge=10, description="How often a range server reports to the placement driver."
+        3_000, ge=10, description="Interval between the heartbeats that a range server sends to the placement driver."
     )
     alive_ms: Duration = setting(
         10_000,
         ge=10,
-        description="Silence after which a placement driver gives a range server no new ranges.",
+        description="Time without a heartbeat after which the placement driver assigns no new ranges to a range "
+        "server.",
     )
     tls: bool = setting(
-        False, description="Whether the placement driver and range servers elsewhere are reached with TLS."
+        False,
+        description="Use TLS for connections to the placement driver and to range servers of an external backend.",
     )
     tls_ca: str = setting(
-        "", description="Authority of their certificates, a PEM file; empty: those that the system trusts."
+        "",
+        description="PEM file with the authority that signs the certificates of the placement driver and range "
+        "servers. Empty: the authorities that the system trusts.",
     )
     tls_cert: str = setting(
-        "", description="Certificate that is shown where they ask for one, a PEM file; with sbp.tls_key."
+        "",
+        description="PEM file with the client certificate for a placement driver and range servers that ask for one. "
+        "Needs sbp.tls_key. Empty: no client certificate.",
     )
-    tls_key: str = setting("", description="Its key, a PEM file without a password.")
+    tls_key: str = setting("", description="PEM file with the key of sbp.tls_cert, without a password.")
     tickets: bool = setting(
         False,
-        description="Whether sbp-pd and sbp-range-server demand tickets: of all rights from nodes and servers, which "
-        "make them with auth.keys_file; to read with, from others, whom a node gives them. All processes of a backend "
-        "need the same.",
+        description="Whether sbp-pd and sbp-range-server require tickets. Nodes and servers sign tickets with full "
+        "rights with the keys of auth.keys_file; a node issues tickets for reading to other clients. All "
+        "processes of a backend need the same value.",
     )
     durability: Literal["fsync", "os", "object"] = setting(
         "fsync",
-        description="What an acknowledgement means: fsync survives power loss, os only the end of the process: after a "
-        "loss of power the log ends before the first thing that is missing, and the start warns of it; object: it is "
-        "in the object storage of sbp.objects and survives the loss of the machine.",
+        description="When a write is acknowledged. fsync: it is flushed to disk and survives power loss. os: it "
+        "survives the end of the process; after power loss the log ends before the first missing entry, "
+        "and the start logs a warning. object: it is in the object storage of sbp.objects and survives the "
+        "loss of the machine.",
     )
     objects: str = setting(
         "",
-        description="Where objects are kept, with durability object, or with fsync what is beyond sbp.local_bytes: "
-        "s3://BUCKET/PREFIX, gs://, az://, file:///DIRECTORY (for tests: not flushed). Credentials and endpoint come "
-        "from the environment, as AWS_ENDPOINT_URL.",
+        description="Object storage: s3://BUCKET/PREFIX, gs://, az:// or file:///DIRECTORY (for tests: not flushed). "
+        "With durability object it holds all data, with fsync the data beyond sbp.local_bytes. Credentials "
+        "and endpoint come from environment variables such as AWS_ENDPOINT_URL. Empty: no object storage.",
     )
     object_log: str = setting(
         "0",
-        description="Name of what is this range server's in sbp.objects: those that share a bucket need one each, and "
-        "keep it. A server whose log was adopted by another begins a new one below the same name.",
+        description="Name of this range server's log in sbp.objects. Range servers that share a bucket need different "
+        "names, and keep them. A server whose log was adopted by another server begins a new log below the "
+        "same name.",
     )
     object_linger_ms: Duration = setting(
         50,
         ge=1,
-        description="With durability object: how fast groups of appends follow each other, unless one has "
-        "8 MiB before. Each is a put.",
+        description="Minimum time between two groups of appends, with durability object. Each group is one put. A "
+        "group that reaches 8 MiB is written sooner.",
     )
     object_cache_bytes: Size = setting(
         4 * 1024**3,
         ge=3 * 1024**2,
-        description="With objects: disk space for what was lately written there or read; with durability object at "
-        "least three times sbp.segment_bytes.",
+        description="Disk space for a cache of recently written and read objects, with sbp.objects. With durability "
+        "object, at least three times sbp.segment_bytes.",
     )
     object_range_bytes: Size = setting(
         64 * 1024**2,
         ge=64 * 1024,
         le=512 * 1024**2,
-        description="With objects: what was written among other partitions' data is written again as objects of one "
-        "partition's, of about this size.",
+        description="Target size of the objects, with sbp.objects, into which data of mixed partitions is rewritten so "
+        "that each object holds one partition's data.",
     )
     local_bytes: SizeOrNone = setting(
         -1,
-        description="With durability fsync and sbp.objects: so much of the log stays on the disk, and what is older is "
-        "moved to objects; -1: all stays.",
+        description="Size of the log to keep on disk, with durability fsync and sbp.objects. Older data is moved to "
+        "objects. -1: all data stays on disk.",
     )
-    segment_bytes: Size = setting(256 * 1024**2, ge=1024**2, description="Size of the store's write-ahead files.")
+    segment_bytes: Size = setting(
+        256 * 1024**2, ge=1024**2, description="Size of one segment file of the store's write-ahead log."
+    )
     retention_bytes: SizeOrNone = setting(
         -1,
-        description="Most bytes of all topics, on disk and in objects; beyond it the oldest data is dropped; -1: no "
-        "bound.",
+        description="Maximum size of all topics together, on disk and in objects. Above it, the oldest data is "
+        "deleted. -1: no limit.",
     )
-    max_connections: int = setting(
-        2_000, ge=1, description="Most connections of each listener for SBP at the same time."
-    )
+    max_connections: int = setting(2_000, ge=1, description="Maximum number of connections of each SBP listener.")
     low_water_bytes: SizeOrNone = setting(
         -1,
-        description="Free disk space below which appends are refused; reads go on. -1: a segment and 32 MiB.",
+        description="Free disk space below which the node refuses appends. Reads continue. -1: sbp.segment_bytes plus "
+        "32 MiB.",
     )
 
     ticket_ms: ClassVar[Duration] = 600_000
@@ -199,18 +212,18 @@ class SbpSettings(Section):
 class ClusterSettings(Section):
     database: DatabaseUrl = setting(
         "",
-        description="PostgreSQL database for metadata, as postgresql://USER@HOST/DATABASE; empty: SQLite in data_dir. "
-        "The password comes from ANABRANCH_CLUSTER__DATABASE, the settings file, or PGPASSFILE: others see command "
-        "lines.",
+        description="PostgreSQL database for the metadata of a cluster: postgresql://USER@HOST/DATABASE. Give the "
+        "password in ANABRANCH_CLUSTER__DATABASE, the settings file or PGPASSFILE, since other users of "
+        "the machine can read command lines. Empty: SQLite in data_dir.",
     )
     heartbeat_ms: Duration = setting(
-        500, ge=50, description="How often a node of a cluster shows the others that it lives."
+        500, ge=50, description="Interval between the heartbeats that a node sends to its cluster."
     )
     lease_ms: Duration = setting(
         2_000,
         ge=200,
-        description="Without a heartbeat for so long a node is taken for dead, and others take over what it owns; at "
-        "least three times cluster.heartbeat_ms.",
+        description="Time without a heartbeat after which the cluster treats a node as dead and other nodes take over "
+        "its partitions and groups. Values below three times cluster.heartbeat_ms are raised to that.",
     )
 
     @property
@@ -222,37 +235,43 @@ class ClusterSettings(Section):
 class LogSettings(Section):
     tail_cache_bytes: Size = setting(
         32 * 1024**2,
-        description="Memory for the newest batches of all partitions, from which most fetches are served.",
+        description="Memory for the newest batches of all partitions (the tail cache). Most fetches are served from "
+        "it.",
     )
     max_producers: int = setting(
         2_000_000,
         ge=1000,
-        description="Producers remembered over all partitions, each once for each of its partitions; a million takes "
-        "170 to 320 MB. Beyond it the longest idle of the partitions with most are forgotten.",
+        description="Maximum number of producers that all ledgers together remember, counted once per partition. A "
+        "million takes 170 to 320 MB. Above it, the partitions with the most producers forget those that "
+        "have been idle longest.",
     )
     producer_idle_ms: Duration = setting(
         86_400_000, ge=1, description="Time after which an idle producer is forgotten."
     )
     retention_check_interval_ms: Duration = setting(
-        300_000, ge=10, description="How often partitions are looked at for data past their retention."
+        300_000, ge=10, description="Interval at which partitions are checked for data past their retention."
     )
     positions_idle_ms: Duration = setting(
         3_600_000,
         ge=0,
-        description="How long compaction spares what lies ahead of a Pravega reader, whose position would move.",
+        description="How long compaction waits for a Pravega reader whose position does not advance. Compaction of the "
+        "records ahead of that reader would move its position. 0: compaction does not wait.",
     )
     cleaner_interval_ms: Duration = setting(
-        15_000, ge=10, description="How often partitions of compacted topics are looked at for what may be compacted."
+        15_000,
+        ge=10,
+        description="Interval at which partitions of compacted topics are checked for records to compact.",
     )
     cleaner_buffer_bytes: Size = setting(
         64 * 1024**2,
         ge=64 * 1024,
-        description="Memory for the keys of one pass of compaction, 30 bytes a key; with more new keys than that a "
-        "partition takes several passes.",
+        description="Memory for the keys of one compaction pass, 30 bytes per key. A partition with more new keys than "
+        "fit takes several passes.",
     )
     cleaner_bytes_per_second: Size = setting(
         32 * 1024**2,
-        description="Most bytes that compaction reads and writes in a second, of all topics together; 0: no bound.",
+        description="Maximum number of bytes per second that compaction reads and writes, over all topics. 0: no "
+        "limit.",
     )
 
     snapshot_bytes: ClassVar[Size] = 64 * 1024**2
@@ -274,49 +293,52 @@ class LogSettings(Section):
 
 
 class LimitSettings(Section):
-    max_partitions: int = setting(100_000, ge=1, description="Most partitions of all topics together.")
+    max_partitions: int = setting(100_000, ge=1, description="Maximum number of partitions of all topics together.")
     max_partitions_per_topic: int = setting(
         10_000,
         ge=1,
-        description="Most partitions of one topic; sealed ones of which everything was trimmed do not count.",
+        description="Maximum number of partitions of one topic. Sealed partitions whose records are all trimmed do not "
+        "count.",
     )
     connections_memory_bytes: Size = setting(
         256 * 1024**2,
         ge=1024**2,
-        description="Memory for all that connections have under way: requests, answers that were not taken, reads.",
+        description="Memory that all connections together may hold for requests, for responses that clients have not "
+        "read yet, and for reads.",
     )
     batch_records: int = setting(
         250_000,
         ge=1,
-        description="Most records of one batch; producers that can split a larger one do. 1 MiB holds fewer.",
+        description="Maximum number of records in a batch. A batch of 1 MiB holds fewer than the default. Producers "
+        "that can split a refused batch do so.",
     )
     batch_inflated_bytes: Size = setting(
         128 * 1024**2,
         ge=1024**2,
-        description="Most bytes a batch is decompressed to when its records must be looked at.",
+        description="Maximum size of a batch after decompression, where the node must read its records.",
     )
     translated_bytes: Size = setting(
         64 * 1024**2,
-        description="Memory for batches translated for readers of another protocol.",
+        description="Memory for a cache of batches that were translated for readers of another protocol.",
     )
-    http_connections: int = setting(
-        1_000, ge=1, description="Most connections to the console address at the same time."
-    )
+    http_connections: int = setting(1_000, ge=1, description="Maximum number of connections to the console address.")
     http_request_ms: Duration = setting(
         60_000,
         ge=100,
-        description="How long a connection to the console address may go without a request in progress, or with one of "
-        "which it sends nothing more, or takes nothing of the answer.",
+        description="Time after which a connection to the console address is closed if it has no request in progress, "
+        "or if its client stops sending the request or reading the response.",
     )
     group_lag_series: int = setting(
         10_000,
         ge=0,
-        description="Most time series of the metric of lag, one for each position of a group; small groups come first.",
+        description="Maximum number of time series of the lag metric, one per position of a group. Groups with few "
+        "positions come first. 0: no lag series.",
     )
     history_bytes: Size = setting(
         48 * 1024**2,
-        description="Memory for what the console shows of the last day, an eighth of it for groups and one for their "
-        "partitions; never more than a quarter of connections_memory_bytes, in which it counts. 0: none.",
+        description="Memory for the console's history of the last day: one eighth for groups and one eighth for their "
+        "partitions. It counts towards limits.connections_memory_bytes and takes at most a quarter of "
+        "that. 0: no history.",
     )
 
     http_line_bytes: ClassVar[Size] = 4 * 1024**2
@@ -326,48 +348,53 @@ class LimitSettings(Section):
 class MigrateSettings(Section):
     grace_ms: Duration = setting(
         86_400_000,
-        description="How long retention leaves a topic alone that was brought from elsewhere, once it is handed over.",
+        description="How long retention leaves a migrated topic alone after its handover. 0: retention starts at once.",
     )
 
 
 class AuthSettings(Section):
     required: bool = setting(
         False,
-        description="Refuse clients that do not say who they are, with a password, a token or a certificate.",
+        description="Refuse clients that do not log in with a password, a token or a certificate.",
     )
     open_health: bool = setting(
         True,
-        description="Whether health and metrics (/healthz, /readyz, /metrics) are told to everybody all the same, "
-        "without the names of topics, groups and jobs, and without the reason of a failure.",
+        description="Serve /healthz, /readyz and /metrics without a login even if auth.required is set. The answers "
+        "then omit the names of topics, groups and jobs, and the reason of a failure.",
     )
     users_file: str = setting(
-        "", description="File of users and what recognises their passwords; empty: users.json in data_dir."
+        "", description="File with the users and the data that verifies their passwords. Empty: users.json in data_dir."
     )
     keys_file: str = setting(
         "",
-        description="File of the keys that tokens are signed with, made if need be; empty: token-keys.json in "
-        "data_dir. Nodes that share it take each other's tokens.",
+        description="File with the keys that sign tokens; the node creates it if it does not exist. Nodes that share "
+        "the file accept each other's tokens. Empty: token-keys.json in data_dir.",
     )
     token_ms: Duration = setting(
-        12 * 3_600_000, ge=1000, description="How long a token is valid; clients get a new one in time."
+        12 * 3_600_000, ge=1000, description="How long a token is valid. Clients renew their tokens before they expire."
     )
     oauth_keys: str = setting(
         "",
-        description="File or https URL of the public keys (JWKS) of a server of logins, whose tokens say who somebody "
-        "is: Kafka's OAUTHBEARER, and tokens elsewhere. Empty: none are taken.",
+        description="File or https URL of the login server's public keys (JWKS). They verify OAuth tokens: Kafka's "
+        "OAUTHBEARER, and tokens of the other protocols. Empty: OAuth tokens are refused.",
     )
-    oauth_issuer: str = setting("", description="Who must have made such a token (iss); empty: not looked at.")
-    oauth_audience: str = setting("", description="For whom it must be (aud); empty: not looked at.")
-    oauth_claim: str = setting("sub", description="Claim of a token that has the user's name.")
+    oauth_issuer: str = setting(
+        "", description="Issuer (iss) that an OAuth token must name. Empty: any issuer is accepted."
+    )
+    oauth_audience: str = setting(
+        "", description="Audience (aud) that an OAuth token must name. Empty: any audience is accepted."
+    )
+    oauth_claim: str = setting("sub", description="Claim of an OAuth token that holds the user's name.")
     rules: Literal["off", "deny", "allow"] = setting(
         "off",
-        description="Who may do what: off, everybody everything; deny, only what access rules allow; allow, what "
-        "they allow, and everything to what none is about.",
+        description="How access rules apply. off: every user may do everything. deny: users may do only what a rule "
+        "allows. allow: as deny, but resources without a rule are open to every user.",
     )
     super_users: str = setting(
         "",
         read=_super_users,
-        description="Who may do everything whatever rules say, as User:NAME, with ; between them.",
+        description="Users that may do everything, whatever the access rules say: User:NAME, separated by semicolons. "
+        "Empty: no super users.",
     )
 
     key_ms: ClassVar[Duration] = 30 * 86_400_000
@@ -387,12 +414,15 @@ class AuthSettings(Section):
 
 
 class LoggingSettings(Section):
-    level: Literal["debug", "info", "warning", "error"] = setting("info", description="Least important level logged.")
+    level: Literal["debug", "info", "warning", "error"] = setting("info", description="Lowest level that is logged.")
     format: Literal["auto", "console", "json"] = setting(
-        "auto", description="json gives one object per line; auto is console on a terminal and json elsewhere."
+        "auto",
+        description="Format of the log. json: one object per line. console: text for people. auto: console on a "
+        "terminal, otherwise json.",
     )
     repeated_lines: int = setting(
         20,
         ge=1,
-        description="Most lines in ten seconds that say the same but for their fields; the others are counted.",
+        description="Maximum number of log lines within ten seconds that differ only in their fields. Further lines "
+        "are counted, not written.",
     )

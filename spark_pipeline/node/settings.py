@@ -13,27 +13,29 @@ class PipelineSettings(Section):
     max_connections: int = setting(
         1_000,
         ge=1,
-        description="Most connections of the data pipeline at the same time; a further one takes an idle one's place.",
+        description="Maximum number of connections of the data pipeline. Above it, a new connection replaces an idle "
+        "one.",
     )
     request_ms: Duration = setting(
         60_000,
         ge=100,
-        description="How long a request's body may take to arrive, and its answer to be taken, before it is given up.",
+        description="How long a pipeline client may take to send a request's body or to read the response. After it, "
+        "the request is aborted.",
     )
     transactions: int = setting(
-        10_000, ge=1, description="Most attempts of sinks' tasks that have a transaction open, of all queries."
+        10_000, ge=1, description="Maximum number of sink task attempts with an open transaction, over all queries."
     )
     transaction_max_ms: Duration = setting(
         3_600_000,
         ge=1,
-        description="Longest silence of a sink that it may ask for; after the one it asked for its transactions are "
-        "aborted, since they hold back readers of committed data.",
+        description="Longest idle timeout that a sink may request for its transactions. An open transaction holds back "
+        "readers of committed data, so it is aborted when its sink is silent for the requested time.",
     )
     query_ms: Duration = setting(
         365 * 86_400_000,
         ge=1,
-        description="How long the last batch of a streaming query is remembered, by which a batch that is repeated is "
-        "recognised.",
+        description="How long the last committed batch of a streaming query is remembered. A repeated batch is "
+        "recognised by it.",
     )
 
     connections_max_idle_ms: ClassVar[Duration] = 600_000
