@@ -141,7 +141,9 @@ def _pieces(metrics: Metrics) -> Iterator[Metric]:
     yield from _connections(metrics)
     yield from _requests(metrics)
     yield from _traffic(metrics)
-    failures = counter("anabranch_callback_failures", "Unexpected errors, each of one request.", "kind")
+    failures = counter(
+        "anabranch_callback_failures", "Unexpected errors in the node's code, each of which failed one request.", "kind"
+    )
     for kind, number in metrics.barrier.failures.items():
         failures.add_metric([kind], number)
     yield failures
@@ -150,10 +152,10 @@ def _pieces(metrics: Metrics) -> Iterator[Metric]:
 
 
 def _connections(metrics: Metrics) -> Iterator[Metric]:
-    now = gauge("anabranch_connections", "Connections open now.", "front")
+    now = gauge("anabranch_connections", "Open connections.", "front")
     total = counter("anabranch_connections_opened", "Connections accepted.", "front")
     refused = counter(
-        "anabranch_connections_refused", "Connections refused, or closed when idle, because of a limit.", "front"
+        "anabranch_connections_refused", "Connections refused, or closed while idle, because of a limit.", "front"
     )
     for name, front in metrics.fronts.items():
         now.add_metric([name], front.connections)
@@ -163,11 +165,11 @@ def _connections(metrics: Metrics) -> Iterator[Metric]:
 
 
 def _requests(metrics: Metrics) -> Iterator[Metric]:
-    errors = counter("anabranch_request_errors", "Errors told to clients.", "front", "kind", "error")
+    errors = counter("anabranch_request_errors", "Errors sent to clients.", "front", "kind", "error")
     received = counter("anabranch_received_bytes", "Bytes of requests.", "front", "kind")
     sent = counter("anabranch_sent_bytes", "Bytes of responses.", "front", "kind")
     latency = HistogramMetricFamily(
-        "anabranch_request_seconds", "Time from a request's last byte to its response.", labels=["front", "kind"]
+        "anabranch_request_seconds", "Seconds from a request's last byte to its response.", labels=["front", "kind"]
     )
     for name, front in metrics.fronts.items():
         for kind, counts in front.kinds.items():
@@ -186,7 +188,7 @@ def _traffic(metrics: Metrics) -> Iterator[Metric]:
     topics = [
         (name, topic, traffic) for name, front in metrics.fronts.items() for topic, traffic in front.topics.items()
     ]
-    for verb, said, way in (("appended", "made durable", "in"), ("fetched", "handed to readers", "out")):
+    for verb, said, way in (("appended", "made durable", "in"), ("fetched", "sent to readers", "out")):
         for unit, what in (("batches", "Batches"), ("records", "Records"), ("bytes", "Bytes of batches")):
             for piece in slices(topics):
                 family = counter(f"anabranch_{verb}_{unit}", f"{what} {said}.", "front", "topic")

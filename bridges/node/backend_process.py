@@ -235,7 +235,7 @@ class PdProcess(_Process):
 
         assert self._service is not None
         alive = len(self._service.driver.alive_servers())
-        yield value("anabranch_pd_range_servers_alive", "Range servers that may be given new ranges.", alive)
+        yield value("anabranch_pd_range_servers_alive", "Range servers that get new ranges.", alive)
 
 
 class RangeServerProcess(_Process):
@@ -291,9 +291,11 @@ class RangeServerProcess(_Process):
         server = self._service.server
         number = server.info.server_id
         yield from store_metrics(self._service.store.stats)
-        yield value("anabranch_range_server_id", "Number the placement driver gave this range server.", number)
+        yield value(
+            "anabranch_range_server_id", "Number that the placement driver assigned to this range server.", number
+        )
         waiting = server.waiting_fetches
-        yield value("anabranch_range_server_waiting_fetches", "Fetches that wait for data.", waiting)
+        yield value("anabranch_range_server_waiting_fetches", "Fetches that wait for a range to grow.", waiting)
 
 
 def _of_process(budget: MemoryBudget) -> Iterator[Metric]:

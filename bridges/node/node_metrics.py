@@ -101,38 +101,46 @@ def of_node(node: Scraped) -> Iterator[Metric]:
 
 def _about(node: Scraped) -> Iterator[Metric]:
     yield value("anabranch_node_id", "Number of this node.", node.node_id)
-    yield value("anabranch_topics", "Topics.", len(node.catalog.topics))
-    yield value("anabranch_partitions", "Partitions of all topics.", node.catalog.partition_count)
+    yield value("anabranch_topics", "Number of topics.", len(node.catalog.topics))
+    yield value("anabranch_partitions", "Number of partitions of all topics.", node.catalog.partition_count)
     yield value(
-        "anabranch_partitions_open", "Partitions this node writes to now.", sum(log.is_open for log in node.logs)
+        "anabranch_partitions_open",
+        "Partitions that this node has open for writing.",
+        sum(log.is_open for log in node.logs),
     )
     yield value(
-        "anabranch_streams_to_delete", "Streams of deleted topics not gone yet.", node.catalog.pending_deletions
+        "anabranch_streams_to_delete",
+        "Streams of deleted topics that are still to be deleted.",
+        node.catalog.pending_deletions,
     )
     yield value(
         "anabranch_streams_left", "Streams of deleted topics that the backend cannot delete.", node.catalog.left_streams
     )
-    yield value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
+    yield value("anabranch_tail_cache_bytes", "Bytes of batches in the tail cache.", node.logs.cached_bytes)
     yield from _groups(node)
     yield from process_metrics()
     yield from budget_metrics(node.budget)
-    authentications = counter("anabranch_authentications", "Passwords and tokens that were shown.", "result")
+    authentications = counter("anabranch_authentications", "Logins with a password or token, by result.", "result")
     authentications.add_metric(("succeeded",), node.authenticator.succeeded)
     authentications.add_metric(("failed",), node.authenticator.failed)
     yield authentications
-    denials = counter("anabranch_denials", "What clients asked for and may not do.")
+    denials = counter("anabranch_denials", "Requests refused because the client lacks the right.")
     denials.add_metric((), node.denied)
     yield denials
     yield from quota_metrics(node.quotas)
     yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
-    yield total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+    yield total(
+        "anabranch_database_closures", "Changes and queries in the durable commits of the database.", node.db.closures
+    )
     yield value("anabranch_database_waiting", "Changes and queries that wait for the database.", node.db.waiting)
-    yield total("anabranch_database_seconds", "Time spent in the database's transactions.", node.db.seconds)
+    yield total("anabranch_database_seconds", "Seconds spent in the database's transactions.", node.db.seconds)
     yield value(
-        "anabranch_database_busy_seconds", "How long the transaction under way has taken so far.", node.db.busy_seconds
+        "anabranch_database_busy_seconds",
+        "Seconds that the database's current transaction has taken.",
+        node.db.busy_seconds,
     )
     yield total(
-        "anabranch_database_refused", "Changes and queries refused because of the database itself.", node.db.refused
+        "anabranch_database_refused", "Changes and queries refused because the database failed.", node.db.refused
     )
 
 
@@ -142,12 +150,12 @@ def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
     members = {member.node_id: member for member in sorted(keeper.members.values(), key=lambda one: one.start)}
     owned = Counter(slot.owner for slot in keeper.slots)
     states = Counter(member.state.value for member in keeper.members.values())
-    counts = gauge("anabranch_cluster_members", "Nodes of the cluster, by what they are doing.", "state")
+    counts = gauge("anabranch_cluster_members", "Nodes of the cluster, by state.", "state")
     for state in State:
         counts.add_metric((state.value,), states[state.value])
     slots = gauge("anabranch_cluster_slots", "Slots that a node owns.", "node")
-    silent = gauge("anabranch_cluster_silent_seconds", "How long no heartbeat of a node has been seen.", "node")
-    pinned = gauge("anabranch_cluster_slots_pinned", "Slots that were moved to a node, and are pinned there.", "node")
+    silent = gauge("anabranch_cluster_silent_seconds", "Seconds since the last heartbeat of a node.", "node")
+    pinned = gauge("anabranch_cluster_slots_pinned", "Slots that an operator moved to a node, which pins them.", "node")
     # A node that is down keeps its pins.
     for node_id, count in sorted(Counter(slot.pin for slot in keeper.slots if slot.pin != ANY).items()):
         pinned.add_metric((str(node_id),), count)
@@ -156,33 +164,37 @@ def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
         silent.add_metric((str(node_id),), keeper.still(member.start))
     yield from (counts, slots, silent, pinned)
     unowned = len(keeper.slots) - sum(owned[start] for start in keeper.members)
-    yield value("anabranch_cluster_slots_unowned", "Slots that nobody owns at the moment.", unowned)
-    yield value("anabranch_cluster_slots_acting", "Slots that this node acts for.", len(keeper.acting))
-    yield total("anabranch_cluster_takeovers", "Nodes that this one has taken over from.", cluster.taken_over)
-    yield total("anabranch_cluster_slots_given", "Slots that this node has handed over.", cluster.given)
+    yield value("anabranch_cluster_slots_unowned", "Slots without an owner.", unowned)
+    yield value("anabranch_cluster_slots_acting", "Slots that this node serves now.", len(keeper.acting))
+    yield total("anabranch_cluster_takeovers", "Dead nodes from which this node took over.", cluster.taken_over)
+    yield total("anabranch_cluster_slots_given", "Slots that this node handed over to other nodes.", cluster.given)
 
 
 def _compaction(cleaner: Cleaner) -> Iterator[Metric]:
     counts = cleaner.counts
-    yield total("anabranch_compaction_passes", "Passes of compaction over a partition.", counts.passes)
-    yield total("anabranch_compaction_failures", "Passes that did not get to their end.", counts.failures)
-    yield total("anabranch_compaction_read_bytes", "Bytes that compaction has read.", counts.read_bytes)
-    yield total("anabranch_compaction_written_bytes", "Bytes that compaction has written.", counts.written_bytes)
-    yield total("anabranch_compaction_removed_bytes", "Bytes that compaction has taken.", counts.removed_bytes)
+    yield total("anabranch_compaction_passes", "Compaction passes over a partition.", counts.passes)
+    yield total("anabranch_compaction_failures", "Compaction passes that failed.", counts.failures)
+    yield total("anabranch_compaction_read_bytes", "Bytes that compaction read.", counts.read_bytes)
+    yield total("anabranch_compaction_written_bytes", "Bytes that compaction wrote.", counts.written_bytes)
+    yield total("anabranch_compaction_removed_bytes", "Bytes that compaction removed.", counts.removed_bytes)
     states = Counter(view.state for view in cleaner.views.values())
-    family = gauge("anabranch_compaction_partitions", "Partitions that are to be compacted.", "state")
+    family = gauge("anabranch_compaction_partitions", "Partitions of compacted topics, by state.", "state")
     for state in STATES:
         family.add_metric((state,), states[state])
     yield family
     dirty = sum(view.dirty_bytes for view in cleaner.views.values())
-    yield value("anabranch_compaction_dirty_bytes", "Bytes that came since the last pass, of all of these.", dirty)
+    yield value(
+        "anabranch_compaction_dirty_bytes", "Bytes appended since the last pass, over all compacted partitions.", dirty
+    )
 
 
 def quota_metrics(quotas: Quotas) -> Iterator[Metric]:
     """Yield metrics of throttling by kind of quota, not by name: clients choose names."""
-    waits = counter("anabranch_throttled", "How often clients had to wait for their quotas.", "quota")
-    seconds = counter("anabranch_throttled_seconds", "How long that was, of all clients together.", "quota")
-    waiting = gauge("anabranch_throttled_clients", "Connections and streams that wait for their quotas now.", "quota")
+    waits = counter("anabranch_throttled", "Waits of clients for a quota.", "quota")
+    seconds = counter(
+        "anabranch_throttled_seconds", "Seconds that clients waited for a quota, over all clients.", "quota"
+    )
+    waiting = gauge("anabranch_throttled_clients", "Connections and streams that wait for a quota now.", "quota")
     for key, limiter in quotas.limiters.items():
         waits.add_metric((key.value,), limiter.throttled)
         seconds.add_metric((key.value,), limiter.seconds)
@@ -193,11 +205,13 @@ def quota_metrics(quotas: Quotas) -> Iterator[Metric]:
 def stall_metrics(stalls: LoopStalls) -> Iterator[Metric]:
     """Yield metrics of the event loop's delays."""
     family = HistogramMetricFamily(
-        "anabranch_loop_stall_seconds", "How late a beat of the event loop came, ten times a second."
+        "anabranch_loop_stall_seconds", "Delay of the event loop, measured ten times a second."
     )
     family.add_metric([], cumulative(BUCKETS, stalls.buckets), stalls.seconds)
     yield family
-    yield value("anabranch_loop_stall_longest_seconds", "Longest of these so far.", stalls.longest)
+    yield value(
+        "anabranch_loop_stall_longest_seconds", "Longest delay of the event loop since the start.", stalls.longest
+    )
 
 
 @cache
@@ -210,17 +224,19 @@ def _started() -> float:
 
 def process_metrics() -> Iterator[Metric]:
     """Yield metrics that every process has."""
-    build = gauge("anabranch_build_info", "1, of this version and Python.", "version", "python")
+    build = gauge(
+        "anabranch_build_info", "Always 1; the labels are the versions of Anabranch and Python.", "version", "python"
+    )
     build.add_metric([VERSION, platform.python_version()], 1)
     yield build
     with suppress(OSError):  # no /proc
-        yield value("anabranch_start_time_seconds", "When the process started, in seconds since 1970.", _started())
+        yield value("anabranch_start_time_seconds", "Start time of the process, in seconds since 1970.", _started())
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    yield total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
-    yield value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
+    yield total("anabranch_cpu_seconds", "Processor seconds used by the process.", usage.ru_utime + usage.ru_stime)
+    yield value("anabranch_memory_peak_bytes", "Peak resident memory of the process.", usage.ru_maxrss * 1024)
     with suppress(OSError):  # no /proc
-        yield value("anabranch_memory_bytes", "Resident memory.", heap.resident())
-    left_out = counter("anabranch_log_lines_left_out", "Log lines not written because of their number.", "like")
+        yield value("anabranch_memory_bytes", "Resident memory of the process.", heap.resident())
+    left_out = counter("anabranch_log_lines_left_out", "Log lines suppressed by logging.repeated_lines.", "like")
     for kind, lines in LOG_LIMIT.left_out.items():
         left_out.add_metric([kind], lines)
     yield left_out
@@ -228,21 +244,23 @@ def process_metrics() -> Iterator[Metric]:
 
 def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
     """Yield metrics of the memory that connections hold."""
-    held = gauge("anabranch_connections_memory_bytes", "Memory that connections hold, by what it is for.", "kind")
+    held = gauge("anabranch_connections_memory_bytes", "Memory that connections hold, by purpose.", "kind")
     for kind in Kind:
         held.add_metric([kind.name.lower()], budget.by_kind[kind])
     yield held
-    yield value("anabranch_connections_memory_limit_bytes", "Most of that memory.", budget.total)
+    yield value("anabranch_connections_memory_limit_bytes", "Limit of the memory of connections.", budget.total)
     yield value("anabranch_connections_memory_waiting", "Connections that wait for memory.", budget.waiting)
-    yield total("anabranch_connections_memory_refused", "How often a connection had to wait for it.", budget.refused)
+    yield total(
+        "anabranch_connections_memory_refused", "Times that a connection had to wait for memory.", budget.refused
+    )
 
 
 def _partitions(node: Scraped) -> Iterator[Metric]:
     labels = ("topic", "partition")
     logs = [log for log in node.logs if log.is_open]
     for name, text, attribute in (
-        ("anabranch_partition_end_offset", "Offset after the last readable record.", "high_watermark"),
-        ("anabranch_partition_start_offset", "Offset of the oldest record kept.", "log_start_offset"),
+        ("anabranch_partition_end_offset", "High watermark of a partition.", "high_watermark"),
+        ("anabranch_partition_start_offset", "Log start of a partition.", "log_start_offset"),
     ):
         for some in slices(logs):
             family = gauge(name, text, *labels)
@@ -251,7 +269,11 @@ def _partitions(node: Scraped) -> Iterator[Metric]:
             yield family
 
     for some in slices(logs):
-        unstable = gauge("anabranch_partition_unstable_records", "Records behind the first open transaction.", *labels)
+        unstable = gauge(
+            "anabranch_partition_unstable_records",
+            "Records from the last stable offset to the high watermark.",
+            *labels,
+        )
         for log in some:
             behind = log.high_watermark - log.last_stable_offset
             if behind:
@@ -261,7 +283,7 @@ def _partitions(node: Scraped) -> Iterator[Metric]:
 
 def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms: int) -> Iterator[Metric]:
     """Yield metrics of the transactions that fronts coordinate; by name those open for longest."""
-    number = ("anabranch_transactions", "Transactional ids, by the state of their transactions.", "front", "state")
+    number = ("anabranch_transactions", "Transactional ids in memory, by state.", "front", "state")
     states: Counter[tuple[str, str]] = Counter()
     longest: list[tuple[int, str, str, TransactionView]] = []
     for front, directory in directories.items():
@@ -277,17 +299,19 @@ def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms:
     for labels, ids in sorted(states.items()):
         counts.add_metric(labels, ids)
     yield counts
-    text = "Transactional ids that all nodes keep, those of which nothing is open included; counted once a minute."
+    text = "Transactional ids of all nodes, with or without an open transaction; counted once a minute."
     kept = gauge("anabranch_transactional_ids", text, "front")
     for front, directory in directories.items():
         if isinstance(directory, KeepsIds):
             kept.add_metric([front], directory.ids)
     yield kept
-    timed_out = counter("anabranch_transactions_timed_out", "Transactions aborted since their time was over.", "front")
+    timed_out = counter(
+        "anabranch_transactions_timed_out", "Transactions aborted because their timeout passed.", "front"
+    )
     for front, directory in directories.items():
         timed_out.add_metric([front], directory.timed_out)
     yield timed_out
-    text = "Time since a transaction began that has been open for 10 s and more; the longest of them."
+    text = "Seconds since the begin of a transaction that has been open for 10 s or more; the 50 longest."
     seconds = gauge("anabranch_transaction_open_seconds", text, "front", "transactional_id", "producer_id")
     for open_ms, front, _, view in sorted(longest, reverse=True):
         seconds.add_metric([front, view.transactional_id, str(view.producer_id)], open_ms / 1000)
@@ -296,15 +320,15 @@ def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms:
 
 def _jobs(node: Scraped) -> Iterator[Metric]:
     views = [view for directory in node.job_directories.values() for view in directory.jobs()]
-    states = gauge("anabranch_jobs", "Jobs that have told of themselves.", "kind", "state")
+    states = gauge("anabranch_jobs", "Jobs of the data pipeline that reported to this node.", "kind", "state")
     for (kind, state), number in Counter((view.kind, view.state) for view in views).items():
         states.add_metric([kind, state], number)
     yield states
     labels = ("kind", "name", "job", "unit")
     for name, text, attribute in (
-        ("anabranch_job_done", "How much of a running job is done.", "done"),
-        ("anabranch_job_rate", "How much of it is done a second, as it says itself.", "rate"),
-        ("anabranch_job_remaining", "How much of it is left, where that is known.", "remaining"),
+        ("anabranch_job_done", "Work that a running job has done, in the job's unit.", "done"),
+        ("anabranch_job_rate", "Work that a running job does per second, as the job reports it.", "rate"),
+        ("anabranch_job_remaining", "Work that a running job has left, if known.", "remaining"),
     ):
         for some in slices([view for view in views if view.state == RUNNING]):
             family = gauge(name, text, *labels)
@@ -316,7 +340,7 @@ def _jobs(node: Scraped) -> Iterator[Metric]:
 
 
 def _groups(node: Scraped) -> Iterator[Metric]:
-    about = ("anabranch_groups", "Consumer groups, joined or with committed positions.")
+    about = ("anabranch_groups", "Consumer groups with members or committed positions.")
     elsewhere: Parts[GroupName, None] = Parts()
     kinds: Counter[tuple[str, str]] = Counter()
     for number, (name, front, summary) in enumerate(live_groups(node.group_directories), 1):
@@ -326,7 +350,7 @@ def _groups(node: Scraped) -> Iterator[Metric]:
         if not number % SLICE:
             yield gauge(*about)
     yield value(*about, sum(map(len, elsewhere.all)) + node.progress.group_count)
-    joined = gauge("anabranch_groups_joined", "Groups that clients joined, by their kind.", "front", "kind")
+    joined = gauge("anabranch_groups_joined", "Groups with members, by kind.", "front", "kind")
     for labels, count in sorted(kinds.items()):
         joined.add_metric(labels, count)
     yield joined
@@ -334,7 +358,12 @@ def _groups(node: Scraped) -> Iterator[Metric]:
 
 def _lag_family() -> GaugeMetricFamily:
     return gauge(
-        "anabranch_group_lag_records", "Records a group has not read yet.", "group", "topic", "partition", "space"
+        "anabranch_group_lag_records",
+        "Records between a group's position and the end.",
+        "group",
+        "topic",
+        "partition",
+        "space",
     )
 
 
@@ -370,8 +399,10 @@ def _lag(node: Scraped) -> Iterator[Metric]:
                     yield told
                     told = _lag_family()
         yield told
-    yield value("anabranch_group_lag_omitted", "Positions whose lag is left out because of a limit.", omitted)
-    text = "How long ago the first record came that a group has not read, as of the last look; of those behind."
+    yield value(
+        "anabranch_group_lag_omitted", "Positions without a lag series, above limits.group_lag_series.", omitted
+    )
+    text = "Age in seconds of the oldest record that a lagging group has not read; measured every 20 s."
     for behind_now in slices([*islice(node.recorder.lags.items(), node.limits.group_lag_series)]):
         late = gauge("anabranch_group_lag_seconds", text, "group", "space")
         for (space, group), (_, seconds, _) in behind_now:
@@ -382,34 +413,34 @@ def _lag(node: Scraped) -> Iterator[Metric]:
 _STORE_TOTALS = {
     "appends": "Batches made durable.",
     "append_bytes": "Bytes of batches made durable.",
-    "refused_appends": "Appends answered with an error.",
-    "groups": "Groups of appends written and flushed together.",
-    "group_bytes": "Bytes written to the log.",
-    "flush_seconds": "Time spent flushing.",
-    "reads": "Reads.",
-    "reads_from_disk": "Reads that had to wait for the disk.",
-    "read_bytes": "Bytes read.",
-    "damaged_entries": "Batches found damaged when read; they are never handed out.",
-    "segments_deleted": "Files given back.",
-    "evacuated_bytes": "Bytes copied to give files back.",
-    "packed_bytes": "Bytes written as objects of one partition's data.",
-    "moving_failures": "Tries to move old data to objects that failed, and are made again.",
+    "refused_appends": "Appends refused with an error.",
+    "groups": "Groups of appends that share one write and one flush.",
+    "group_bytes": "Bytes written to the write-ahead log.",
+    "flush_seconds": "Seconds spent in flushes.",
+    "reads": "Reads of the store.",
+    "reads_from_disk": "Reads that waited for the disk.",
+    "read_bytes": "Bytes read from the store.",
+    "damaged_entries": "Damaged batches that a read found; readers never get them.",
+    "segments_deleted": "Segment files deleted.",
+    "evacuated_bytes": "Bytes copied out of segment files to delete them.",
+    "packed_bytes": "Bytes rewritten as objects that hold one partition's data.",
+    "moving_failures": "Failed attempts to move old data to objects; the store retries them.",
     "checkpoints": "Checkpoints written.",
-    "maintenance_errors": "Failures of upkeep that are tried again.",
+    "maintenance_errors": "Failed maintenance work; the store retries it.",
 }
 _STORE_VALUES = {
     "pending_bytes": "Bytes of batches that wait to become durable.",
-    "stuck_seconds": "How long none of what waits to become durable has; 0 while nothing waits.",
-    "segments": "Files of the log.",
-    "log_bytes": "Bytes of those files up to the end of their data.",
-    "live_bytes": "Bytes of batches that can still be read.",
-    "moved_bytes": "Of these, bytes that lie in objects and no more on the disk.",
-    "local_limit_bytes": "Bytes of the log that are to be on the disk at most, by sbp.local_bytes; 0: all of them.",
-    "moving_fails": "1 while old data cannot be moved to objects, and stays on the disk.",
-    "disk_free": "Free bytes of the file system.",
-    "disk_full": "1 while appends are refused for want of space.",
-    "flush_seconds_max": "Longest flush so far.",
-    "recovery_seconds": "Time the last recovery took.",
+    "stuck_seconds": "Seconds since the last progress of appends that wait to become durable; 0 if none wait.",
+    "segments": "Segment files of the write-ahead log.",
+    "log_bytes": "Bytes of data in the segment files.",
+    "live_bytes": "Bytes of batches that can be read.",
+    "moved_bytes": "Bytes of batches that lie in objects and no longer on the disk.",
+    "local_limit_bytes": "Limit of the log's bytes on the disk (sbp.local_bytes); 0: no limit.",
+    "moving_fails": "1 while old data cannot be moved to objects and stays on the disk.",
+    "disk_free": "Free bytes of the data directory's file system.",
+    "disk_full": "1 while appends are refused because the disk is full.",
+    "flush_seconds_max": "Seconds of the longest flush since the start.",
+    "recovery_seconds": "Seconds that the last recovery took.",
 }
 
 
@@ -424,9 +455,17 @@ def store_metrics(stats: StoreStats) -> Iterator[Metric]:
 
 
 def _object_metrics(objects: Mapping[str, Requests]) -> Iterator[Metric]:
-    requests = counter("anabranch_objects_requests", "Requests to the object storage.", "operation", "result")
-    seconds = counter("anabranch_objects_seconds", "Time until they were answered, or failed.", "operation")
-    transferred = counter("anabranch_objects_bytes", "Bytes of objects, sent or received.", "operation")
+    requests = counter(
+        "anabranch_objects_requests", "Requests to the object storage, one per attempt.", "operation", "result"
+    )
+    seconds = counter(
+        "anabranch_objects_seconds",
+        "Seconds until requests to the object storage were answered or failed.",
+        "operation",
+    )
+    transferred = counter(
+        "anabranch_objects_bytes", "Bytes of objects sent to or received from the object storage.", "operation"
+    )
     for operation, counted in objects.items():
         requests.add_metric((operation, "answered"), counted.answered)
         requests.add_metric((operation, "failed"), counted.failed)

@@ -40,7 +40,7 @@ PATIENCE_S = 5.0
 """Seconds to wait for a worker: half of Prometheus' default timeout."""
 MOST = 64 * 1024 * 1024
 """Most bytes of a worker's text."""
-_HEAD = b"# HELP anabranch_worker_up Whether a worker has told what it counts.\n# TYPE anabranch_worker_up gauge\n"
+_HEAD = b"# HELP anabranch_worker_up 1 if the worker reported its metrics, else 0.\n# TYPE anabranch_worker_up gauge\n"
 
 
 class Opening(Struct, array_like=True):
