@@ -23,19 +23,26 @@ if TYPE_CHECKING:
     "--data",
     required=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Data directory of a node, or of a range server, that does not run.",
+    help="Data directory of a stopped node or range server.",
 )
 @click.option(
-    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting of a cluster's node, as for 'serve'."
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Value of a setting of the cluster's node, as for 'serve'.",
 )
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANABRANCH_CONFIG", help="Settings file."
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ANABRANCH_CONFIG",
+    help="File with settings (TOML).",
 )
-@click.option("--check", is_flag=True, help="Only tell what would be lost.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--check", is_flag=True, help="Show what would be lost, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool, yes: bool, as_json: bool) -> None:
-    """Go on without data that is damaged, or that a cluster has lost, for good.
+    """Accept the permanent loss of data that is damaged, or that a cluster has lost.
 
     A node or a range server whose acknowledged data is damaged does not start (code 4). This command shows what would
     be lost, asks, and gives it up: the log ends before the damage, and the data behind it is set aside. Take a copy of

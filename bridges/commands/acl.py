@@ -18,7 +18,7 @@ _FIELDS = ("resource", "pattern", "name", "principal", "host", "operation")
 
 @click.group("acl")
 def command() -> None:
-    """Say who may do what.
+    """Manage access rules: who may do what.
 
     Rules apply on nodes whose setting auth.rules is deny or allow. The setting auth.super_users names users who may do
     everything.
@@ -27,12 +27,18 @@ def command() -> None:
 
 def _fields(function: F) -> F:
     for option in (
-        click.option("--principal", metavar="TYPE:NAME", help="Who, as User:alice; User:* is everybody."),
-        click.option("--host", help="From which address; * is any."),
-        click.option("--operation", help="read, write, create, delete, alter, describe, ..., or all."),
-        click.option("--name", help="Of the resource; * is all of them, and a node has none."),
-        click.option("--pattern", type=click.Choice(["literal", "prefixed"]), help="How the name is meant."),
-        click.option("--resource", type=click.Choice(_RESOURCES), help="What the rule is about."),
+        click.option(
+            "--principal", metavar="TYPE:NAME", help="Principal, for example User:alice; User:* is every user."
+        ),
+        click.option("--host", help="Address of the client; * is any address."),
+        click.option("--operation", help="Operation: read, write, create, delete, alter, describe, ..., or all."),
+        click.option("--name", help="Name of the resource; * is every name. A node has no name."),
+        click.option(
+            "--pattern",
+            type=click.Choice(["literal", "prefixed"]),
+            help="Whether the name is the whole name or a prefix.",
+        ),
+        click.option("--resource", type=click.Choice(_RESOURCES), help="Type of the resource."),
     ):
         function = option(function)
     return function
@@ -65,7 +71,7 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
 
 @command.command("list")
 @_fields
-@click.option("--about", help="Rules about the resource of this name, whatever their pattern.")
+@click.option("--about", help="Show the rules that apply to the resource with this name, of either pattern.")
 @node_option
 @json_option
 def list_rules(about: str | None, node: str, as_json: bool, **options: Any) -> None:
@@ -76,11 +82,11 @@ def list_rules(about: str | None, node: str, as_json: bool, **options: Any) -> N
 
 @command.command("add")
 @_fields
-@click.option("--deny", is_flag=True, help="Keep them from it, whatever else allows it.")
+@click.option("--deny", is_flag=True, help="Deny the operation, even if another rule allows it.")
 @node_option
 @json_option
 def add(deny: bool, node: str, as_json: bool, **options: Any) -> None:
-    """Add a rule: --resource, --name, --principal and --operation say who may do what."""
+    """Add a rule. Needs --resource, --name, --principal and --operation."""
     body = _given(options) | {"allow": not deny}
     _print(NodeClient(node, as_json=as_json).call("POST", "/api/acls", body), as_json)
 

@@ -13,7 +13,7 @@ from bridges.commands.common import NodeClient, fail, json_option, node_option, 
 @click.command("api")
 @click.argument("method", type=click.Choice(["GET", "POST", "PATCH", "DELETE"], case_sensitive=False))
 @click.argument("path")
-@click.option("--body", metavar="JSON", help="What is sent.")
+@click.option("--body", metavar="JSON", help="Body of the request.")
 @node_option
 @json_option
 def command(method: str, path: str, body: str | None, node: str, as_json: bool) -> None:

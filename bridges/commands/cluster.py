@@ -16,7 +16,7 @@ _LOOK_S = 0.2
 
 @click.group("cluster")
 def command() -> None:
-    """Show the nodes of a cluster, and decide what each of them owns."""
+    """Show the nodes of a cluster, move slots between nodes, drain nodes."""
 
 
 def _print(found: dict[str, Any], as_json: bool) -> None:
@@ -98,20 +98,29 @@ def _await(
 
 
 wait_option = click.option(
-    "--wait", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds to wait at most."
+    "--wait", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Maximum seconds to wait."
 )
 
 
 def which_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select slots."""
     for option in (
-        click.option("--space", default=CONSUMERS, show_default=True, help="Whose name a group has."),
-        click.option("--group", help="The slot of this group."),
         click.option(
-            "--partition", "partitions", type=int, multiple=True, help="Of the topic; all of them without it."
+            "--space",
+            default=CONSUMERS,
+            show_default=True,
+            help="Namespace of the group's name, for protocols with groups of another kind.",
         ),
-        click.option("--topic", help="The slots of this topic's partitions."),
-        click.option("--slot", "slots", type=int, multiple=True, help="This slot; may be given several times."),
+        click.option("--group", help="Select the slot of this group."),
+        click.option(
+            "--partition",
+            "partitions",
+            type=int,
+            multiple=True,
+            help="Partition of --topic; may be repeated. Without it: all partitions.",
+        ),
+        click.option("--topic", help="Select the slots of this topic's partitions."),
+        click.option("--slot", "slots", type=int, multiple=True, help="Number of a slot; may be repeated."),
     ):
         command = option(command)
     return command
@@ -138,7 +147,7 @@ def _which(
 @node_option
 @json_option
 def status(node: str, as_json: bool) -> None:
-    """Show all nodes, as the asked node sees them."""
+    """Show all nodes of the cluster, as this node sees them."""
     _print(NodeClient(node, as_json=as_json).call("GET", "/api/cluster"), as_json)
 
 
@@ -149,7 +158,7 @@ def status(node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def move(node_id: int, wait: float, node: str, as_json: bool, **which: Any) -> None:
-    """Have node NODE own slots, those of a topic or of a group, and wait until it does.
+    """Move slots to node NODE, by number, topic or group, and wait until the node owns them.
 
     Everything in a slot moves with it. The slots are pinned: balancing leaves them there, and the node gets them back
     when it starts, until they are unpinned. While the node is down, other nodes own them.
@@ -166,12 +175,14 @@ def move(node_id: int, wait: float, node: str, as_json: bool, **which: Any) -> N
 
 @command.command("unpin")
 @which_options
-@click.option("--of", "node_id", type=click.IntRange(min=0), metavar="NODE", help="All that is pinned to this node.")
-@click.option("--all", "everything", is_flag=True, help="All that is pinned.")
+@click.option(
+    "--of", "node_id", type=click.IntRange(min=0), metavar="NODE", help="Unpin all slots that are pinned to this node."
+)
+@click.option("--all", "everything", is_flag=True, help="Unpin all slots.")
 @node_option
 @json_option
 def unpin(node_id: int | None, everything: bool, node: str, as_json: bool, **which: Any) -> None:
-    """Let balancing decide again who owns slots that were moved."""
+    """Unpin slots that were moved, so that balancing assigns them again."""
     told = _which(**which)
     if node_id is not None:
         told["node_id"] = node_id
@@ -186,7 +197,7 @@ def unpin(node_id: int | None, everything: bool, node: str, as_json: bool, **whi
 @node_option
 @json_option
 def drain(node_id: int, wait: float, node: str, as_json: bool) -> None:
-    """Have node NODE (its node.id) hand over all slots that it owns, and wait until it has.
+    """Move all slots away from node NODE (its node.id), and wait until they are moved.
 
     The node serves without owning anything, also after a restart, until it is undrained.
     """
@@ -204,6 +215,6 @@ def drain(node_id: int, wait: float, node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def undrain(node_id: int, node: str, as_json: bool) -> None:
-    """Have a drained node own its share again, now or when it comes back."""
+    """Let a drained node own its share of slots again, now or when it starts."""
     client = NodeClient(node, as_json=as_json)
     _print(client.call("POST", f"/api/cluster/nodes/{node_id}/undrain"), as_json)

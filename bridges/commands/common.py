@@ -29,7 +29,7 @@ DEFAULT_NODE = "http://127.0.0.1:8080"
 
 def json_option(function: F) -> F:
     """Add ``--json``: output for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
 
 
 def node_option(function: F) -> F:
@@ -40,7 +40,7 @@ def node_option(function: F) -> F:
         default=DEFAULT_NODE,
         show_default=True,
         metavar="URL",
-        help="Console address of a node (or ANABRANCH_NODE). A user of it: ANABRANCH_USER, ANABRANCH_PASSWORD.",
+        help="Console address of the node (or ANABRANCH_NODE). Log in with ANABRANCH_USER and ANABRANCH_PASSWORD.",
     )(function)
 
 
@@ -85,7 +85,7 @@ def listen_option(function: F) -> F:
         "--listen",
         multiple=True,
         metavar="NAME=HOST:PORT",
-        help="Address of a listener; port 0 picks one, 'off' closes it.",
+        help="Address of the listener NAME. Port 0: any free port; 'off': no such listener.",
     )(function)
 
 
@@ -100,7 +100,7 @@ def node_flags(data: Path | None, sets: Iterable[str], listen: Iterable[str]) ->
 
 def yes_option(function: F) -> F:
     """Add ``--yes``: see :func:`confirm`."""
-    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:
@@ -123,15 +123,21 @@ def service_options(function: F) -> F:
         click.option(
             "--ready-file",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Written once everything listens: JSON with the addresses; removed when the process stops.",
+            help="JSON file with the addresses, written once all listeners are open. Removed when the process stops.",
         ),
         click.option(
             "--config",
             type=click.Path(path_type=Path, dir_okay=False),
             envvar="ANABRANCH_CONFIG",
-            help="Settings file.",
+            help="File with settings (TOML).",
         ),
-        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any setting; see 'anabranch config'."),
+        click.option(
+            "--set",
+            "sets",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Value of a setting; 'anabranch config' lists all settings.",
+        ),
     ):
         function = option(function)
     return function

@@ -13,9 +13,18 @@ from bridges.commands.common import fail, json_option, key_values, print_json, p
 
 
 @click.command("config")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting, as given to 'serve'.")
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANABRANCH_CONFIG", help="Settings file."
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Value of a setting; 'anabranch config' lists all settings.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ANABRANCH_CONFIG",
+    help="File with settings (TOML).",
 )
 @click.option("--markdown", is_flag=True, help="Print the reference table of all settings and their defaults.")
 @json_option

@@ -22,15 +22,24 @@ _COLOURS = {"ok": "green", "note": "blue", "warning": "yellow", "wrong": "red"}
 @click.command("doctor")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory (setting data_dir).")
 @listen_option
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting, as given to 'serve'.")
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANABRANCH_CONFIG", help="Settings file."
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Value of a setting; 'anabranch config' lists all settings.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ANABRANCH_CONFIG",
+    help="File with settings (TOML).",
 )
 @json_option
 def command(
     data: Path | None, listen: tuple[str, ...], sets: tuple[str, ...], config: Path | None, as_json: bool
 ) -> None:
-    """Look at this machine as a node with these settings would find it.
+    """Check whether a node with these settings could run well on this machine.
 
     Says what is wrong, what could be better and what to do, and ends with code 1 if anything is wrong. Changes nothing:
     files written for a test are removed again. Give it the settings that 'serve' is given.

@@ -106,7 +106,10 @@ def list_(node: str, as_json: bool) -> None:
 @command.command("describe")
 @click.argument("group")
 @click.option(
-    "--space", default=CONSUMERS, show_default=True, help="Whose name it is, for protocols with groups of another kind."
+    "--space",
+    default=CONSUMERS,
+    show_default=True,
+    help="Namespace of the group's name, for protocols with groups of another kind.",
 )
 @node_option
 @json_option
@@ -132,7 +135,12 @@ def describe(group: str, space: str, node: str, as_json: bool) -> None:
 
 @command.command("history")
 @click.argument("group")
-@click.option("--space", default=CONSUMERS, show_default=True, help="As of describe.")
+@click.option(
+    "--space",
+    default=CONSUMERS,
+    show_default=True,
+    help="Namespace of the group's name, for protocols with groups of another kind.",
+)
 @history_options
 def history(group: str, space: str, span: str, node: str, as_json: bool) -> None:
     """Show the recent lag of a group, in records and seconds, and of its partitions."""
@@ -141,16 +149,27 @@ def history(group: str, space: str, span: str, node: str, as_json: bool) -> None
 
 @command.command("reset")
 @click.argument("group")
-@click.option("--topic", required=True, help="In which topic.")
-@click.option("--partition", "partitions", multiple=True, type=click.IntRange(0), help="Only this one, or these.")
+@click.option("--topic", required=True, help="Topic whose positions are set.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(0),
+    help="Partition to set; may be repeated. Without it: all partitions.",
+)
 @click.option(
     "--to",
     required=True,
     metavar="PLACE",
-    help="'earliest', 'latest', an offset, or a time as 2026-01-31T12:00:00Z (UTC where no zone is given).",
+    help="New position: 'earliest', 'latest', an offset, or a time such as 2026-01-31T12:00:00Z (default zone: UTC).",
 )
-@click.option("--space", default=CONSUMERS, show_default=True, help="As of describe.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be.")
+@click.option(
+    "--space",
+    default=CONSUMERS,
+    show_default=True,
+    help="Namespace of the group's name, for protocols with groups of another kind.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the new positions, and change nothing.")
 @node_option
 @json_option
 def reset(
@@ -163,7 +182,7 @@ def reset(
     node: str,
     as_json: bool,
 ) -> None:
-    """Set the positions of a group that has no members now."""
+    """Set the positions of a group without members."""
     body: dict[str, object] = {"topic": topic, "space": space, "dry_run": dry_run}
     if partitions:
         body["partitions"] = list(partitions)

@@ -22,7 +22,7 @@ from bridges.commands.common import (
 
 @click.group("node")
 def command() -> None:
-    """Ask a running node how it is, what it promises, and which users it knows."""
+    """Show the status, promises, users and jobs of a running node."""
 
 
 @command.command("status")
@@ -60,7 +60,7 @@ def status(node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def health(node: str, as_json: bool) -> None:
-    """Say whether the node can do its work and accepts clients; code 1 if not."""
+    """Check whether the node works and accepts clients; exit code 1 if not."""
     client = NodeClient(node, as_json=as_json)
     told = client.call("GET", "/healthz") | client.call("GET", "/readyz")
     if as_json:
@@ -73,7 +73,7 @@ def health(node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def promises(node: str, as_json: bool) -> None:
-    """Show what the node does not promise with its settings."""
+    """Show the guarantees that the node does not give with its settings."""
     found = NodeClient(node, as_json=as_json).call("GET", "/api/promises")
     if as_json:
         print_json(found)
@@ -99,7 +99,7 @@ def users(node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def jobs(node: str, as_json: bool) -> None:
-    """Show migrations and other jobs, and how far they are."""
+    """Show migrations and other jobs, with their progress."""
     found = NodeClient(node, as_json=as_json).call("GET", "/api/jobs")["jobs"]
     if as_json:
         print_json(found)

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     help="Directory of the placement driver's state.",
 )
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Where clients connect to (default 127.0.0.1:12378); port 0 picks one."
+    "--listen", metavar="HOST:PORT", help="Address to listen on (default 127.0.0.1:12378). Port 0: any free port."
 )
-@click.option("--metrics", metavar="HOST:PORT", help="Where health and metrics are served over HTTP, if anywhere.")
+@click.option(
+    "--metrics", metavar="HOST:PORT", help="Address for health and metrics over HTTP. Without it: not served."
+)
 @service_options
 def command(
     data: Path,

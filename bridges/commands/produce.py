@@ -23,7 +23,7 @@ _QUIET_S = 15.0
 @click.command("produce")
 @click.argument("topic")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True), default="-")
-@click.option("--key-separator", metavar="TEXT", help="What stands between key and value in a line.")
+@click.option("--key-separator", metavar="TEXT", help="Text that separates key and value in a line.")
 @click.option("--records", "as_records", is_flag=True, help="Lines are JSON records, as 'tail --json' prints them.")
 @click.option("--partition", type=click.IntRange(0), help="Partition for all lines (default: by key).")
 @node_option

@@ -16,7 +16,7 @@ _KINDS = ("user", "client-id", "ip")
 
 @click.group("quota")
 def command() -> None:
-    """Say how much users and clients may do.
+    """Manage quotas of users, clients and addresses.
 
     Quotas are producer_byte_rate and consumer_byte_rate (bytes a second), request_percentage (of the event loop),
     controller_mutation_rate (partitions created and deleted a second) and, of addresses, connection_creation_rate (a
@@ -26,7 +26,11 @@ def command() -> None:
 
 def _whom(function: F) -> F:
     for kind in _KINDS:
-        option = click.option(f"--{kind}", metavar="NAME", help="Of whom; * is whoever has none of his own.")
+        option = click.option(
+            f"--{kind}",
+            metavar="NAME",
+            help=f"Name of a {kind}; * is the default for every {kind} without a quota of its own.",
+        )
         function = option(function)
     return function
 

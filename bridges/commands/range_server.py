@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     help="Directory of the range server's store.",
 )
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Where clients connect to (default 127.0.0.1:10911); port 0 picks one."
+    "--listen", metavar="HOST:PORT", help="Address to listen on (default 127.0.0.1:10911). Port 0: any free port."
 )
-@click.option("--pd", metavar="HOST:PORT", help="The placement driver (setting sbp.pd).")
-@click.option("--metrics", metavar="HOST:PORT", help="Where health and metrics are served over HTTP, if anywhere.")
+@click.option("--pd", metavar="HOST:PORT", help="Address of the placement driver (setting sbp.pd).")
+@click.option(
+    "--metrics", metavar="HOST:PORT", help="Address for health and metrics over HTTP. Without it: not served."
+)
 @service_options
 def command(
     data: Path,
@@ -40,7 +42,7 @@ def command(
 ) -> None:
     """Run a range server: it keeps ranges of streams on its disk.
 
-    At its first start it gets a number from the placement driver, and waits for it if it must.
+    At its first start it waits for the placement driver, which assigns it a number.
     """
     flags = {**key_values(sets, "--set"), "data_dir": str(data)}
     for key, value in (("listen.sbp-range-server", listen), ("sbp.pd", pd), ("listen.metrics", metrics)):

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory (setting data_dir).")
 @listen_option
 @click.option(
-    "--workers", type=click.IntRange(1, 64), help="Processes that serve together, for more cores (node.workers)."
+    "--workers",
+    type=click.IntRange(1, 64),
+    help="Number of worker processes, about one per core (setting node.workers).",
 )
 @service_options
 def command(

@@ -13,20 +13,20 @@ from bridges.commands.common import NodeClient, fail, json_option, node_option, 
 
 @click.command("tail")
 @click.argument("topic")
-@click.option("--partition", type=click.IntRange(0), help="One partition only (default: all).")
+@click.option("--partition", type=click.IntRange(0), help="Partition to read (default: all).")
 @click.option(
     "--from",
     "start",
     default=None,
     metavar="OFFSET",
-    help="'earliest', 'latest' or an offset (default: latest with --follow, else earliest).",
+    help="First offset: 'earliest', 'latest' or a number (default: latest with --follow, else earliest).",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with records as they arrive.")
-@click.option("--limit", "-n", type=click.IntRange(0), help="Stop after so many records.")
-@click.option("--text", help="Only records with this in key, value or a header.")
-@click.option("--key", help="Only records with this key.")
-@click.option("--header", metavar="NAME[=TEXT]", help="Only records with this header, and this in it.")
-@click.option("--look", type=click.IntRange(1), help="Look at so many records at most (default: 100000).")
+@click.option("--follow", "-f", is_flag=True, help="Print new records until interrupted.")
+@click.option("--limit", "-n", type=click.IntRange(0), help="Maximum number of records to print.")
+@click.option("--text", help="Print only records with this text in the key, the value or a header.")
+@click.option("--key", help="Print only records with this key.")
+@click.option("--header", metavar="NAME[=TEXT]", help="Print only records with this header, and TEXT in its value.")
+@click.option("--look", type=click.IntRange(1), help="Maximum number of records to search (default: 100000).")
 @click.option("--keys", is_flag=True, help="Print partition, offset and key before the value.")
 @node_option
 @json_option

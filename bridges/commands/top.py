@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @click.command("top")
 @click.option(
-    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between refreshes."
 )
-@click.option("--once", is_flag=True, help="Print one look and end; so it is where nothing can be refreshed.")
-@click.option("--alone", is_flag=True, help="Of this node only, not of its cluster or the other workers.")
+@click.option("--once", is_flag=True, help="Print once and end. The default if the output is no terminal.")
+@click.option("--alone", is_flag=True, help="Show this node only, without its cluster and the other workers.")
 @node_option
 @json_option
 def command(interval: float, once: bool, alone: bool, node: str, as_json: bool) -> None:
-    """Show what a node does, with all nodes of its cluster and all workers: rates of protocols and topics, groups that
-    fall behind, memory, stalls. Ctrl-C ends it.
+    """Show the activity of a node, its cluster and all workers: rates of protocols and topics, lagging groups,
+    memory, stalls. Ctrl-C ends it.
     """
     from msgspec import to_builtins
     from rich.console import Console

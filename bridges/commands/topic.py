@@ -54,8 +54,14 @@ def list_(node: str, as_json: bool) -> None:
 
 @command.command("create")
 @click.argument("topic")
-@click.option("--partitions", type=click.IntRange(1), help="Number of partitions (default: the node's).")
-@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic configuration, by Kafka's names.")
+@click.option("--partitions", type=click.IntRange(1), help="Number of partitions (default: the node's default).")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Topic configuration; the keys are Kafka's. May be repeated.",
+)
 @node_option
 @json_option
 def create(topic: str, partitions: int | None, configs: tuple[str, ...], node: str, as_json: bool) -> None:
@@ -72,7 +78,7 @@ def create(topic: str, partitions: int | None, configs: tuple[str, ...], node: s
 
 @command.command("describe")
 @click.argument("topic")
-@click.option("--all", "everything", is_flag=True, help="Show defaults, too.")
+@click.option("--all", "everything", is_flag=True, help="Show configuration with default values, too.")
 @node_option
 @json_option
 def describe(topic: str, everything: bool, node: str, as_json: bool) -> None:
@@ -150,11 +156,11 @@ def history(topic: str, span: str, node: str, as_json: bool) -> None:
 @command.command("record")
 @click.argument("topic")
 @click.argument("offset", type=click.IntRange(0))
-@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
+@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Partition of TOPIC.")
 @node_option
 @json_option
 def record(topic: str, offset: int, partition: int, node: str, as_json: bool) -> None:
-    """Show one record as stored, and as the readers of each protocol get it."""
+    """Show a record as it is stored, and as each protocol's readers get it."""
     path = topic_path(topic, "partitions", str(partition), "records", str(offset))
     found = NodeClient(node, as_json=as_json).call("GET", path)
     if as_json:
@@ -169,8 +175,16 @@ def record(topic: str, offset: int, partition: int, node: str, as_json: bool) ->
 @command.command("alter")
 @click.argument("topic")
 @click.option("--partitions", type=click.IntRange(1), help="New, larger number of partitions.")
-@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a configuration.")
-@click.option("--delete-config", "deleted", multiple=True, metavar="KEY", help="Go back to the default.")
+@click.option(
+    "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a topic configuration. May be repeated."
+)
+@click.option(
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="KEY",
+    help="Reset a topic configuration to its default. May be repeated.",
+)
 @node_option
 @json_option
 def alter(
@@ -207,13 +221,13 @@ def delete(topic: str, yes: bool, node: str, as_json: bool) -> None:
 @command.command("skip")
 @click.argument("topic")
 @click.argument("offset", type=click.IntRange(0))
-@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
+@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Partition of TOPIC.")
 @click.option("--force", is_flag=True, help="Skip the batch even if it can be read.")
 @yes_option
 @node_option
 @json_option
 def skip(topic: str, offset: int, partition: int, force: bool, yes: bool, node: str, as_json: bool) -> None:
-    """Have readers skip the batch at OFFSET, which cannot be read, for good."""
+    """Make readers skip the unreadable batch at OFFSET, permanently."""
     confirm(f"Give up the batch at offset {offset} of {topic}-{partition}?", yes=yes, as_json=as_json)
     path = topic_path(topic, "partitions", str(partition), "skip")
     done = NodeClient(node, as_json=as_json).call("POST", path, {"offset": offset, "force": force})

@@ -31,7 +31,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--open", "only_open", is_flag=True, help="Only those of which something is open.")
+@click.option("--open", "only_open", is_flag=True, help="List only ids with an open transaction.")
 @node_option
 @json_option
 def list_(only_open: bool, node: str, as_json: bool) -> None:
@@ -57,7 +57,7 @@ def list_(only_open: bool, node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def describe(transactional_id: str, node: str, as_json: bool) -> None:
-    """Show a transactional id, and what its open transaction writes to."""
+    """Show a transactional id, with the partitions and groups of its open transaction."""
     found = NodeClient(node, as_json=as_json).call("GET", _path(transactional_id))
     if as_json:
         print_json(found)
@@ -91,12 +91,12 @@ def _seconds(ms: int) -> str:
 
 @command.command("find-hanging")
 @click.argument("topic", required=False)
-@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
+@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Partition of TOPIC.")
 @node_option
 @json_option
 def find_hanging(topic: str | None, partition: int, node: str, as_json: bool) -> None:
-    """Show a partition's open transactions: readers of committed data wait for the first one. Without TOPIC, show those
-    of all partitions of the node that have no coordinator.
+    """Show a partition's open transactions. Readers of committed data wait for the first one. Without TOPIC: show all
+    open transactions of the node that have no coordinator.
     """
     if topic is None:
         _find_all(node, as_json)
@@ -133,7 +133,7 @@ def _known(transaction: dict[str, Any] | None) -> list[str]:
 
 
 _partition = click.option(
-    "--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition of TOPIC."
+    "--partition", type=click.IntRange(0), default=0, show_default=True, help="Partition of TOPIC."
 )
 
 
@@ -145,8 +145,9 @@ _partition = click.option(
 @node_option
 @json_option
 def abort(name: str, producer: int | None, partition: int, yes: bool, node: str, as_json: bool) -> None:
-    """Abort the open transaction of a transactional id, everywhere: its records are never shown, and its producer is
-    fenced. With TOPIC and PRODUCER (an id): in that partition only, for transactions without a coordinator.
+    """Abort the open transaction of a transactional id in all partitions and fence its producer. Readers of committed
+    data never get its records. With TOPIC and PRODUCER (an id): abort a transaction without a coordinator in one
+    partition.
     """
     if producer is not None:
         _end(name, producer, partition, yes, node, commit=False, as_json=as_json)
@@ -171,20 +172,22 @@ def abort(name: str, producer: int | None, partition: int, yes: bool, node: str,
 @node_option
 @json_option
 def commit(topic: str, producer: int, partition: int, yes: bool, node: str, as_json: bool) -> None:
-    """End the open transaction of PRODUCER (an id) as committed, where that is known to be its outcome."""
+    """Commit the open transaction of PRODUCER (an id). Use it only if the transaction is known to be committed."""
     _end(topic, producer, partition, yes, node, commit=True, as_json=as_json)
 
 
 @command.command("forget")
 @click.argument("name", metavar="ID")
-@click.option("--prefix", is_flag=True, help="All ids whose names begin with ID.")
-@click.option("--idle-for", default="0s", show_default=True, help="Only those not used for so long, as 1d.")
+@click.option("--prefix", is_flag=True, help="Forget all ids that begin with ID.")
+@click.option(
+    "--idle-for", default="0s", show_default=True, help="Forget only ids unused for this time, for example 1d."
+)
 @yes_option
 @node_option
 @json_option
 def forget(name: str, prefix: bool, idle_for: str, yes: bool, node: str, as_json: bool) -> None:
-    """Forget transactional ids that are not used any more. Ids with an open transaction stay; a producer that still
-    runs has to begin anew.
+    """Forget unused transactional ids. Ids with an open transaction stay. A running producer of a forgotten id must
+    start again.
     """
     try:
         idle_ms = parse_duration(idle_for)

@@ -32,7 +32,13 @@ def command() -> None:
 def _file_options(function: F) -> F:
     for option in (
         json_option,
-        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any setting; see 'anabranch config'."),
+        click.option(
+            "--set",
+            "sets",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Value of a setting; 'anabranch config' lists all settings.",
+        ),
         click.option(
             "--config",
             type=click.Path(path_type=Path, dir_okay=False),
@@ -47,7 +53,9 @@ def _file_options(function: F) -> F:
 
 @command.command("add")
 @click.argument("name")
-@click.option("--scram", is_flag=True, help="Let the user log in with SCRAM too, whose stored keys are weaker.")
+@click.option(
+    "--scram", is_flag=True, help="Allow SCRAM logins too; the stored SCRAM keys are weaker than the password hash."
+)
 @_file_options
 def add(name: str, scram: bool, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
     """Add the user NAME."""
@@ -83,7 +91,7 @@ def remove(name: str, data: Path | None, config: Path | None, sets: tuple[str, .
 @click.argument("name")
 @_file_options
 def passwd(name: str, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
-    """Give the user NAME another password. Its tokens are refused, and its connections end."""
+    """Change the password of the user NAME. Its tokens are refused, and its connections end."""
     path = _path(data, config, sets, as_json)
     before = _users(path, as_json).get(name)
     if before is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sbp_back.wire.model import StreamInfo
 
 
-@click.command("repair-streams", short_help="Make an elastic-stream placement driver know streams again.")
+@click.command("repair-streams", short_help="Restore streams that an elastic-stream placement driver forgot.")
 @click.option("--pd", required=True, metavar="HOST:PORT", help="Placement driver; several of one are separated by ','.")
 @click.option(
     "--servers",

@@ -43,29 +43,37 @@ def command() -> None:
 
 
 @command.command("run")
-@click.option("--from", "url", required=True, metavar="URL", help="The system: anabranch://host:8090.")
-@click.option("--to", "place", required=True, metavar="PLACE", help="The archive: a directory or s3://bucket/prefix.")
+@click.option("--from", "url", required=True, metavar="URL", help="Node to archive: anabranch://host:8090.")
+@click.option("--to", "place", required=True, metavar="PLACE", help="Archive: a directory or s3://bucket/prefix.")
 @topics_option
 @click.option("--table", type=click.Choice(["delta", "iceberg"]), default="delta", show_default=True)
 @click.option("--partition-by", type=click.Choice(["day", "hour", "none"]), default="day", show_default=True)
-@click.option("--catalog", default="", metavar="URI", help="Iceberg: sqlite:////path, or a catalog of pyiceberg's.")
-@click.option("--name", default="anabranch.records", show_default=True, help="Iceberg: the table's name.")
 @click.option(
-    "--begin", default="earliest", show_default=True, help="Where new partitions begin: or latest, or a time."
+    "--catalog", default="", metavar="URI", help="Iceberg catalog: sqlite:////path, or the name of a pyiceberg catalog."
 )
-@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option("--name", default="anabranch.records", show_default=True, help="Name of the Iceberg table.")
 @click.option(
-    "--step-offsets", type=click.IntRange(1), default=4_000_000, show_default=True, help="Of one commit, about."
+    "--begin", default="earliest", show_default=True, help="Start of new partitions: earliest, latest or a time."
 )
-@click.option("--step-seconds", type=float, default=60.0, show_default=True, help="With --follow: between commits.")
-@click.option("--piece-offsets", type=click.IntRange(1), default=1_000_000, help="Of one task at most.")
-@click.option("--file-bytes", type=Size(), default="128MiB", show_default=True, help="Where a file ends, about.")
+@click.option("--follow", is_flag=True, help="Archive new records until interrupted.")
+@click.option(
+    "--step-offsets",
+    type=click.IntRange(1),
+    default=4_000_000,
+    show_default=True,
+    help="Approximate number of offsets per commit.",
+)
+@click.option(
+    "--step-seconds", type=float, default=60.0, show_default=True, help="Seconds between commits with --follow."
+)
+@click.option("--piece-offsets", type=click.IntRange(1), default=1_000_000, help="Maximum number of offsets per task.")
+@click.option("--file-bytes", type=Size(), default="128MiB", show_default=True, help="Approximate size of a file.")
 @throttle_option
-@click.option("--allow-loss", is_flag=True, help="Go on where the log was trimmed of what was not archived yet.")
-@click.option("--dry-run", is_flag=True, help="Say what would be archived.")
+@click.option("--allow-loss", is_flag=True, help="Continue even if the log was trimmed before it was archived.")
+@click.option("--dry-run", is_flag=True, help="Show what would be archived, and change nothing.")
 @job_options
 def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
-    """Archive committed records that are not archived yet; with --follow, again and again."""
+    """Archive committed records that are not archived yet; with --follow, until interrupted."""
     with job(given) as (engine, meter):
         from spark_pipeline.core.ranges import Patience
         from spark_pipeline.jobs.archive import ArchiveRun
@@ -116,11 +124,11 @@ def _begin(text: str) -> str:
 
 @command.command("status")
 @click.argument("place")
-@click.option("--from", "url", metavar="URL", help="Say also how far behind this system the archive is.")
+@click.option("--from", "url", metavar="URL", help="Node to compare with: show how far the archive lags behind it.")
 @side_options
 @report_option
 def status(place: str, url: str | None, report: Path | None, **given: Any) -> None:
-    """Show what the archive has, and how far it is."""
+    """Show the archive's content and progress."""
     from spark_pipeline.endpoints.base import endpoint
     from spark_pipeline.jobs import archive_upkeep
     from spark_pipeline.lake.archive import Archive
@@ -132,8 +140,8 @@ def status(place: str, url: str | None, report: Path | None, **given: Any) -> No
 
 @command.command("compact")
 @click.argument("place")
-@click.option("--file-bytes", type=Size(), default="128MiB", show_default=True, help="How large files shall become.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.option("--file-bytes", type=Size(), default="128MiB", show_default=True, help="Target size of a file.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 @engine_options
 @report_option
 def compact(place: str, file_bytes: int, dry_run: bool, report: Path | None, **given: Any) -> None:
@@ -154,9 +162,11 @@ def compact(place: str, file_bytes: int, dry_run: bool, report: Path | None, **g
 
 @command.command("expire")
 @click.argument("place")
-@click.option("--before", type=Moment(), help="Take out records older than this: a time, or 90d.")
-@click.option("--vacuum", type=Moment(), help="Delete files that no table has needed since: a time, or 7d.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.option("--before", type=Moment(), help="Remove records older than this: a time, or an age such as 90d.")
+@click.option(
+    "--vacuum", type=Moment(), help="Delete files that no table has needed since this time, or for an age such as 7d."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 @report_option
 def expire(place: str, before: datetime | None, vacuum: datetime | None, dry_run: bool, report: Path | None) -> None:
     """Remove old records (whole time partitions), and delete files that no table needs any more."""
@@ -172,8 +182,8 @@ def expire(place: str, before: datetime | None, vacuum: datetime | None, dry_run
 
 @command.command("verify")
 @click.argument("place")
-@click.option("--from", "url", required=True, metavar="URL", help="The system that was archived.")
-@click.option("--topics", multiple=True, metavar="NAME", help="Only these; all of the archive otherwise.")
+@click.option("--from", "url", required=True, metavar="URL", help="Node that was archived: anabranch://host:8090.")
+@click.option("--topics", multiple=True, metavar="NAME", help="Topics to verify (default: all in the archive).")
 @click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True)
 @job_options
 def verify(

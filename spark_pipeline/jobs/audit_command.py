@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FIELDS = ("key", "value", "headers", "timestamp")
 
 
-@click.group("audit", short_help="Check that records are whole, and that two systems keep the same.")
+@click.group("audit", short_help="Check records for damage, and compare two systems.")
 def command() -> None:
     """Check that a system's records are undamaged, and that two systems hold the same records.
 
@@ -36,11 +36,14 @@ def command() -> None:
 
 
 def _compared_options(function: Any) -> Any:
-    function = click.option("--since", type=Moment(), help="Only records with timestamps from then on: a time, or 7d.")(
+    function = click.option("--since", type=Moment(), help="Compare only records from this time on: a time, or 7d.")(
         function
     )
     return click.option(
-        "--fields", default=",".join(FIELDS), show_default=True, help="What of a record is compared, with commas."
+        "--fields",
+        default=",".join(FIELDS),
+        show_default=True,
+        help="Fields of a record to compare, separated by commas.",
     )(function)
 
 
@@ -117,9 +120,9 @@ def digest(url: str, topics: tuple[str, ...], fields: str, **given: Any) -> None
 @command.command("diff")
 @click.argument("left")
 @click.argument("right")
-@click.option("--topics", multiple=True, metavar="NAME", help="Names, or patterns of whole names.")
+@click.option("--topics", multiple=True, metavar="NAME", help="Names of topics, or patterns that match whole names.")
 @click.option("--level", type=click.IntRange(0, 3), default=2, show_default=True)
-@click.option("--common", is_flag=True, help="Compare what both have; where they begin and end may differ.")
+@click.option("--common", is_flag=True, help="Compare only the offsets that both sides have.")
 @_compared_options
 @job_options
 def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: bool, fields: str, **given: Any) -> None:
@@ -141,10 +144,12 @@ def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: boo
 
 @command.command("cross")
 @click.argument("url")
-@click.option("--topic", required=True, metavar="NAME", help="The topic.")
-@click.option("--kafka", default="", metavar="HOST:PORT", help="The node's Kafka listener.")
-@click.option("--ydb", default="", metavar="HOST:PORT", help="The node's YDB listener; needs the package ydb.")
-@click.option("--pravega", default="", metavar="HOST:PORT", help="Its Pravega controller.")
+@click.option("--topic", required=True, metavar="NAME", help="Name of the topic.")
+@click.option("--kafka", default="", metavar="HOST:PORT", help="Address of the node's Kafka listener.")
+@click.option(
+    "--ydb", default="", metavar="HOST:PORT", help="Address of the node's YDB listener; needs the package ydb."
+)
+@click.option("--pravega", default="", metavar="HOST:PORT", help="Address of the node's Pravega controller.")
 @job_options
 def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any) -> None:
     """Read a topic through every protocol of a node (level 4), and compare with the records of its range servers.

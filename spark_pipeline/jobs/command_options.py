@@ -79,14 +79,16 @@ class Moment(click.ParamType[datetime]):
 def engine_options(function: F, parallel: int = 2) -> F:
     """Add ``--engine``, ``--parallel``, ``--master``, ``--print-submit``."""
     for option in (
-        click.option("--print-submit", is_flag=True, help="Print the spark-submit line for this job, and do nothing."),
-        click.option("--master", metavar="URL", help="Spark's master, for --engine spark (default: local[*])."),
+        click.option(
+            "--print-submit", is_flag=True, help="Print the spark-submit line of this job, and do not run it."
+        ),
+        click.option("--master", metavar="URL", help="Spark master for --engine spark (default: local[*])."),
         click.option(
             "--parallel",
             type=click.IntRange(1, 256),
             default=parallel,
             show_default=True,
-            help="Pieces, or partitions, at a time.",
+            help="Maximum number of pieces or partitions processed at once.",
         ),
         click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True),
     ):
@@ -97,7 +99,7 @@ def engine_options(function: F, parallel: int = 2) -> F:
 def throttle_option(function: F) -> F:
     """Add ``--throttle``."""
     return click.option(
-        "--throttle", type=Size(per_second=True), metavar="RATE", help="Most bytes a second, as in 200MB/s."
+        "--throttle", type=Size(per_second=True), metavar="RATE", help="Maximum bytes per second, for example 200MB/s."
     )(function)
 
 
@@ -106,14 +108,18 @@ def report_option(function: F) -> F:
     return click.option(
         "--report",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Write the report, which is JSON, here instead of to standard output.",
+        help="File for the JSON report (default: standard output).",
     )(function)
 
 
 def topics_option(function: F) -> F:
     """Add ``--topics``."""
     return click.option(
-        "--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names."
+        "--topics",
+        multiple=True,
+        required=True,
+        metavar="NAME",
+        help="Names of topics, or patterns that match whole names.",
     )(function)
 
 

@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _quiet_option(function: F) -> F:
-    return click.option("--quiet", is_flag=True, help="No progress on standard error.")(function)
+    return click.option("--quiet", is_flag=True, help="Show no progress on standard error.")(function)
 
 
 def _copying_options(function: F) -> F:
@@ -50,9 +50,9 @@ def _plan_argument(function: F) -> F:
     return click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))(function)
 
 
-@click.group("migrate")
+@click.group("migrate", short_help="Migrate topics from Kafka, YDB or Pravega.")
 def command() -> None:
-    """Move topics here from a Kafka cluster, a YDB database or a Pravega scope: plan, run, verify, cut over."""
+    """Migrate topics from a Kafka cluster, a YDB database or a Pravega scope: plan, run, verify, cut over."""
 
 
 @command.command("plan")
@@ -61,13 +61,23 @@ def command() -> None:
     "source",
     required=True,
     metavar="URL",
-    help="What to copy from: kafka://HOST:9092, ydb://HOST:2136/DATABASE or pravega://HOST:9090/SCOPE.",
+    help="Source: kafka://HOST:9092, ydb://HOST:2136/DATABASE or pravega://HOST:9090/SCOPE.",
 )
-@click.option("--to", "target", required=True, metavar="anabranch://HOST:PORT", help="A node's pipeline listener.")
-@click.option("--topics", multiple=True, default=(".*",), metavar="REGEX", help="Topics, by their whole names.")
-@click.option("--exclude", multiple=True, metavar="REGEX", help="Topics to leave out.")
-@click.option("--name", "migration", help="The migration's name (default: made up).")
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="A new file.")
+@click.option(
+    "--to", "target", required=True, metavar="anabranch://HOST:PORT", help="Pipeline listener of the target node."
+)
+@click.option(
+    "--topics", multiple=True, default=(".*",), metavar="REGEX", help="Topics to copy: patterns that match whole names."
+)
+@click.option("--exclude", multiple=True, metavar="REGEX", help="Topics to exclude: patterns that match whole names.")
+@click.option("--name", "migration", help="Name of the migration (default: generated).")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for the plan; it must not exist.",
+)
 @side_options
 def plan_(
     source: str,
@@ -102,8 +112,8 @@ def plan_(
 
 @command.command("run")
 @_plan_argument
-@click.option("--follow", is_flag=True, help="Go on copying what is new until interrupted.")
-@click.option("--dry-run", is_flag=True, help="Say what would be copied.")
+@click.option("--follow", is_flag=True, help="Copy new records until interrupted.")
+@click.option("--dry-run", is_flag=True, help="Show what would be copied, and change nothing.")
 @_copying_options
 @side_options
 def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
@@ -113,7 +123,7 @@ def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
 
 @command.command("resume")
 @_plan_argument
-@click.option("--follow", is_flag=True, help="Go on copying what is new until interrupted.")
+@click.option("--follow", is_flag=True, help="Copy new records until interrupted.")
 @_copying_options
 @side_options
 def resume(plan: Path, follow: bool, **options: Any) -> None:
@@ -153,7 +163,7 @@ def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
 @_plan_argument
 @side_options
 def status(plan: Path, **options: Any) -> None:
-    """Show how far the migration is: the copied bytes, the lag, the completed steps."""
+    """Show the progress of the migration: copied bytes, lag, completed steps."""
     from spark_pipeline.core.errors import Fenced, UnknownTopic
 
     with _working(plan, options, exclusive=False) as (state, route):
@@ -184,13 +194,19 @@ def status(plan: Path, **options: Any) -> None:
 @command.command("verify")
 @_plan_argument
 @click.option(
-    "--level", type=click.IntRange(0, 2), default=2, show_default=True, help="0 ranges, 1 batches, 2 records."
+    "--level",
+    type=click.IntRange(0, 2),
+    default=2,
+    show_default=True,
+    help="Depth of the comparison: 0 ranges, 1 batches, 2 records.",
 )
-@click.option("--parallel", type=click.IntRange(1, 256), default=2, show_default=True, help="Partitions at once.")
+@click.option(
+    "--parallel", type=click.IntRange(1, 256), default=2, show_default=True, help="Partitions compared at once."
+)
 @_quiet_option
 @side_options
 def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
-    """Compare the copy with the source; the first offset that differs is named."""
+    """Compare the copy with the source, and show the first offset that differs."""
     from spark_pipeline.core.errors import FoundDifferences
     from spark_pipeline.jobs.migrate_verify import Verifier
     from spark_pipeline.jobs.progress import Meter
@@ -210,7 +226,7 @@ def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
 @_plan_argument
 @side_options
 def sync_groups_(plan: Path, **options: Any) -> None:
-    """Set the groups' positions to those at the source."""
+    """Copy the groups' positions from the source."""
     from spark_pipeline.jobs.migrate_groups import sync_groups
 
     with _working(plan, options, exclusive=False) as (state, route):
@@ -222,13 +238,33 @@ def sync_groups_(plan: Path, **options: Any) -> None:
 
 @command.command("cutover")
 @_plan_argument
-@click.option("--dry-run", is_flag=True, help="Only say whether it could begin.")
-@click.option("--max-lag", type=click.IntRange(0), default=100_000, show_default=True, help="Offsets still missing.")
-@click.option("--fence", metavar="COMMAND", help="A command that closes the source to writers; it has to end with 0.")
-@click.option("--silence", type=float, default=10.0, show_default=True, help="Seconds without a write at the source.")
-@click.option("--drain", type=float, default=300.0, show_default=True, help="Seconds to wait for that silence at most.")
-@click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True, help="Of the final verification.")
-@click.option("--abort-open-transactions", is_flag=True, help="End transactions here that the source never ended.")
+@click.option("--dry-run", is_flag=True, help="Check whether the cut-over could start, and change nothing.")
+@click.option(
+    "--max-lag",
+    type=click.IntRange(0),
+    default=100_000,
+    show_default=True,
+    help="Maximum number of missing offsets at the start.",
+)
+@click.option("--fence", metavar="COMMAND", help="Command that closes the source to writers; it must exit with 0.")
+@click.option(
+    "--silence",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Seconds without a write at the source that count as drained.",
+)
+@click.option("--drain", type=float, default=300.0, show_default=True, help="Maximum seconds to wait for --silence.")
+@click.option(
+    "--level",
+    type=click.IntRange(0, 2),
+    default=2,
+    show_default=True,
+    help="Level of the final verification: 0 ranges, 1 batches, 2 records.",
+)
+@click.option(
+    "--abort-open-transactions", is_flag=True, help="Abort transactions at the target that the source never ended."
+)
 @_copying_options
 @side_options
 def cutover(
@@ -242,7 +278,7 @@ def cutover(
     abort_open_transactions: bool,
     **options: Any,
 ) -> None:
-    """Fence, drain, verify, carry positions of groups, hand the topics over: from then on they are written here."""
+    """Cut over: fence, drain, verify, copy groups' positions, hand the topics over. Then clients write here."""
     from spark_pipeline.jobs.migrate_cutover import Cutover, CutoverOptions
 
     printed_submit(options)
@@ -269,11 +305,13 @@ def cutover(
 
 @command.command("abort")
 @_plan_argument
-@click.option("--delete", "delete", flag_value=True, type=bool, help="Delete what was brought.")
-@click.option("--leave", "delete", flag_value=False, type=bool, help="Leave it as it is, for everybody to write to.")
+@click.option("--delete", "delete", flag_value=True, type=bool, help="Delete the copied topics.")
+@click.option(
+    "--leave", "delete", flag_value=False, type=bool, help="Keep the copied topics, and open them to writers."
+)
 @side_options
 def abort(plan: Path, delete: bool | None, **options: Any) -> None:
-    """Give the migration up. Topics that were handed over stay."""
+    """Abandon the migration. Topics that were handed over stay."""
     from spark_pipeline.endpoints.importer import Importer
 
     if delete is None:

@@ -19,23 +19,31 @@ from spark_pipeline.jobs.side_options import given as options_given
 from spark_pipeline.jobs.side_options import pairs
 
 
-@click.command("replay", short_help="Bring records of an archive back into topics, at the offsets they had.")
-@click.option("--from", "source", required=True, metavar="URL", help="archive:///path, archive+s3://bucket/prefix.")
-@click.option("--to", "target", required=True, metavar="URL", help="The node: anabranch://host:8090.")
+@click.command("replay", short_help="Copy records of an archive into topics, at their original offsets.")
+@click.option(
+    "--from", "source", required=True, metavar="URL", help="Archive: archive:///path or archive+s3://bucket/prefix."
+)
+@click.option("--to", "target", required=True, metavar="URL", help="Node to write to: anabranch://host:8090.")
 @topics_option
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="What a topic is to be called; it must not exist.")
-@click.option("--since", type=Moment(), help="Only records with timestamps from then on.")
-@click.option("--until", type=Moment(), help="Only records with timestamps before then.")
-@click.option("--from-offset", type=click.IntRange(0), help="Only offsets from this on, in every partition.")
-@click.option("--to-offset", type=click.IntRange(0), help="Only offsets below this.")
-@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Configuration of the topics made.")
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="New name of a topic; it must not exist.")
+@click.option("--since", type=Moment(), help="Replay only records from this time on.")
+@click.option("--until", type=Moment(), help="Replay only records before this time.")
+@click.option("--from-offset", type=click.IntRange(0), help="First offset to replay, in every partition.")
+@click.option("--to-offset", type=click.IntRange(0), help="Offset to stop before, in every partition.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Configuration of the created topics. May be repeated.",
+)
 @click.option(
     "--codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="zstd", show_default=True
 )
-@click.option("--name", default="replay", show_default=True, help="Tells replays apart: the same name goes on.")
-@click.option("--keep-closed", is_flag=True, help="Leave the topics read-only; a later run hands them over.")
+@click.option("--name", default="replay", show_default=True, help="Name of the replay. The same name resumes it.")
+@click.option("--keep-closed", is_flag=True, help="Leave the topics read-only. A later run hands them over.")
 @throttle_option
-@click.option("--dry-run", is_flag=True, help="Say what would be replayed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and change nothing.")
 @job_options
 def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> None:
     """Replay records of an archive (or of another system) into topics that are created for it.

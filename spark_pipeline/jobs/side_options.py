@@ -37,7 +37,7 @@ def side_options(function: F) -> F:
             "--options",
             "options_file",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help='JSON file {"source": {...}, "target": {...}}: what should not stand on a command line.',
+            help='JSON file {"source": {...}, "target": {...}} for options that should not appear on a command line.',
         ),
         click.option(
             "--target-option",
@@ -45,7 +45,7 @@ def side_options(function: F) -> F:
             "target_option",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Of the target, or of the right side, such as user.",
+            help="Option of the target, or of the right side, such as user.",
         ),
         click.option(
             "--source-option",
@@ -53,7 +53,7 @@ def side_options(function: F) -> F:
             "source_option",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Of the source, or of the only system, such as kafka.sasl.mechanism; KEY=@FILE reads the value there.",
+            help="Option of the source, or of the only system, such as kafka.sasl.mechanism. KEY=@FILE reads a file.",
         ),
     ):
         function = decorate(function)

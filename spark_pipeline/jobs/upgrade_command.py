@@ -15,18 +15,27 @@ from spark_pipeline.jobs.command_options import failures, report_option, tell, t
 _EVERY_S = 1.0
 
 
-@click.command("upgrade-to-cluster", short_help="Have a node that does not run become one of a cluster, with its data.")
+@click.command("upgrade-to-cluster", short_help="Turn a stopped node into a node of a cluster, with its data.")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory (setting data_dir).")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting, as given to 'serve'.")
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANABRANCH_CONFIG", help="Settings file."
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Value of a setting; 'anabranch config' lists all settings.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ANABRANCH_CONFIG",
+    help="File with settings (TOML).",
 )
 @throttle_option
 @report_option
 def command(
     data: Path | None, sets: tuple[str, ...], config: Path | None, throttle: int | None, report: Path | None
 ) -> None:
-    """Make a node by itself a node of a cluster: its metadata goes into PostgreSQL, its data into objects.
+    """Turn a stopped node into a node of a cluster: move its metadata to PostgreSQL, its data to objects.
 
     Give it the settings that 'serve' is to have in the cluster (cluster.database, node.id, sbp.durability=object,
     sbp.objects, sbp.object_log), and stop the node first. Everything is compared before it counts; if interrupted
