@@ -335,6 +335,8 @@ class PostgresEngine:
     def _migrate(self, db: _Connection) -> None:
         db.execute("BEGIN")
         db.execute("SET LOCAL lock_timeout = 0")  # other starting processes may have much to do
+        # Starting processes share a busy machine; between two statements one may get no processor for seconds.
+        db.execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
         lock = _LOCK << 32 | zlib.crc32(self._schema.encode())
         db.execute("SELECT pg_advisory_xact_lock(%s)", (lock,))
         db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._quoted}".encode())

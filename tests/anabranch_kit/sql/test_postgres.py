@@ -263,6 +263,18 @@ async def _beside_a_sleeper(postgres: Postgres, schema: str) -> None:
             await db.close()
 
 
+async def test_a_start_on_a_busy_machine_is_not_taken_for_a_client_that_sleeps(postgres: Postgres) -> None:
+    def limit(connection: Connection) -> str:
+        (found,) = connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+        return str(found)
+
+    limits: list[str] = []
+    db = await opened(postgres.url(), "busy", (table, lambda connection: limits.append(limit(connection))))
+    limits.append(await db.run(limit))
+    assert limits == ["1min", "4s"]
+    await db.close()
+
+
 async def test_who_stops_in_a_transaction_keeps_nobody_waiting(postgres: Postgres) -> None:
     await _beside_a_sleeper(postgres, "sleeper")
 
