@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bridges.commands.cli import EXIT_CANNOT_START, EXIT_FAILED, EXIT_USAGE
-from bridges.commands.common import fail, json_option, key_values, print_json
+from bridges.commands.common import fail, json_option, key_values, print_json, settings_options
 
 if TYPE_CHECKING:
     from bridges.node.config import Settings
@@ -25,19 +25,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Data directory of a stopped node or range server.",
 )
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Value of a setting of the cluster's node, as for 'serve'.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="ANABRANCH_CONFIG",
-    help="File with settings (TOML).",
-)
+@settings_options
 @click.option("--check", is_flag=True, help="Show what would be lost, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option

@@ -117,30 +117,32 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
+def settings_options(function: F) -> F:
+    """Add ``--set`` and ``--config``: where settings come from beside the environment."""
+    config = click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="ANABRANCH_CONFIG",
+        help="File with settings (TOML).",
+    )
+    sets = click.option(
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Value of a setting; 'anabranch config' lists all settings.",
+    )
+    return sets(config(function))
+
+
 def service_options(function: F) -> F:
     """Add the options of every command that runs a server: ``--set``, ``--config`` and ``--ready-file``."""
-    for option in (
-        click.option(
-            "--ready-file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="JSON file with the addresses, written once all listeners are open. Removed when the process stops.",
-        ),
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path, dir_okay=False),
-            envvar="ANABRANCH_CONFIG",
-            help="File with settings (TOML).",
-        ),
-        click.option(
-            "--set",
-            "sets",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Value of a setting; 'anabranch config' lists all settings.",
-        ),
-    ):
-        function = option(function)
-    return function
+    ready_file = click.option(
+        "--ready-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="JSON file with the addresses, written once all listeners are open. Removed when the process stops.",
+    )
+    return settings_options(ready_file(function))
 
 
 def print_json(value: object) -> None:

@@ -9,23 +9,11 @@ import click
 from msgspec.structs import asdict
 
 from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import fail, json_option, key_values, print_json, print_table
+from bridges.commands.common import fail, json_option, key_values, print_json, print_table, settings_options
 
 
 @click.command("config")
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Value of a setting; 'anabranch config' lists all settings.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="ANABRANCH_CONFIG",
-    help="File with settings (TOML).",
-)
+@settings_options
 @click.option("--markdown", is_flag=True, help="Print the reference table of all settings and their defaults.")
 @json_option
 def command(sets: tuple[str, ...], config: Path | None, markdown: bool, as_json: bool) -> None:

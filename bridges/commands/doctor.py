@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
-from bridges.commands.common import fail, json_option, listen_option, node_flags, print_json, shown
+from bridges.commands.common import fail, json_option, listen_option, node_flags, print_json, settings_options, shown
 
 if TYPE_CHECKING:
     from bridges.node.config import Settings
@@ -22,19 +22,7 @@ _COLOURS = {"ok": "green", "note": "blue", "warning": "yellow", "wrong": "red"}
 @click.command("doctor")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory (setting data_dir).")
 @listen_option
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Value of a setting; 'anabranch config' lists all settings.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="ANABRANCH_CONFIG",
-    help="File with settings (TOML).",
-)
+@settings_options
 @json_option
 def command(
     data: Path | None, listen: tuple[str, ...], sets: tuple[str, ...], config: Path | None, as_json: bool
