@@ -108,7 +108,7 @@ class Writes:
         self.appends = Appends(node, settings, self.attempts)
         self.among = self._among_others()
         """The queries that this node owns in a cluster; None for a node by itself."""
-        markers = Markers(node.logs, node.db, None) if self.among is None else self.among.markers
+        markers = Markers(node.logs, node.db, node.owners) if self.among is None else self.among.markers
         self.ends: TransactionEnds[Attempt] = TransactionEnds(
             markers, node.barrier, "a sink's transaction", self._end_seen, self._ended, self._ask_to_mark
         )

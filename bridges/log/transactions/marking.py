@@ -78,7 +78,7 @@ class Markers:
         self,
         logs: Logs,
         db: Database,
-        owners: Ownership | None,
+        owners: Ownership,
         quiet: Callable[[PartitionLog, int], Awaitable[None]] = _nothing,
     ) -> None:
         self._logs = logs
@@ -118,7 +118,6 @@ class Markers:
                 raise error
 
     def _held(self, logs: Sequence[PartitionLog], is_due: IsDue) -> IsDue:
-        assert self._owners is not None
         owners = self._owners
         holds = [owners.holding(slot) for slot in sorted({owners.slot_of(to.topic, to.partition) for to in logs})]
 
@@ -155,8 +154,8 @@ class Markers:
             if await self.find(place) is None:
                 continue
             owners = self._owners
-            slot = -1 if owners is None else owners.slot_of(*place)
-            if owners is None or owners.is_mine(slot):
+            slot = owners.slot_of(*place)
+            if owners.is_mine(slot):
                 here.append(place)
                 continue
             owner = owners.owner(slot)

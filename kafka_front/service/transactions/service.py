@@ -94,7 +94,7 @@ class Transactions:
         ids."""
         if not isinstance(node.owners, Alone):
             self.among = Among(node, node.owners, node.peers, self)
-        markers = Markers(node.logs, node.db, None) if self.among is None else self.among.markers
+        markers = Markers(node.logs, node.db, node.owners) if self.among is None else self.among.markers
         self._ends: TransactionEnds[Transaction] = TransactionEnds(
             markers, node.barrier, "a transaction", self._finish, self._ended, self._ask_to_mark
         )
