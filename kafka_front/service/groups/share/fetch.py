@@ -78,16 +78,7 @@ class ShareFetch:
             session = await sessions.open(group_id, member_id, ctx.connection)
         else:
             session = sessions.next(group_id, member_id, epoch)
-        outcomes = await self._acknowledge(
-            ctx,
-            session,
-            (
-                ((topic.topic_id, one.partition_index), one.acknowledgement_batches)
-                for topic in request.topics
-                for one in topic.partitions
-            ),
-            renews=request.is_renew_ack,
-        )
+        outcomes = await self._acknowledge(ctx, session, request)
         datas: dict[Place, _Data] = {}
         if epoch == FINAL:
             sessions.close(session)
@@ -163,16 +154,7 @@ class ShareFetch:
         if epoch == 0:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a session is opened by ShareFetch")
         session = sessions.next(group_id, member_id, epoch)
-        outcomes = await self._acknowledge(
-            ctx,
-            session,
-            (
-                ((topic.topic_id, one.partition_index), one.acknowledgement_batches)
-                for topic in request.topics
-                for one in topic.partitions
-            ),
-            renews=request.is_renew_ack,
-        )
+        outcomes = await self._acknowledge(ctx, session, request)
         if epoch == FINAL:
             sessions.close(session)
         response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=self._share.lock_ms(group_id))
@@ -196,23 +178,26 @@ class ShareFetch:
             self._share.find(group_id)  # in a cluster the first fetch asks the database instead
 
     async def _acknowledge(
-        self, ctx: Context, session: ShareSession, said: Iterable[tuple[Place, Sequence[Said]]], *, renews: bool
+        self, ctx: Context, session: ShareSession, request: ShareFetchRequest | ShareAcknowledgeRequest
     ) -> dict[Place, Outcome]:
         allowed: dict[bytes, Outcome | None] = {}
 
         def permitted() -> Iterator[tuple[Place, Sequence[Said], Outcome | None]]:
-            for place, batches in said:
-                if not batches:
-                    continue
-                if place[0] not in allowed:
-                    error = self.refusal(ctx, place[0])
-                    allowed[place[0]] = None if error is None else (error.code, error.message)
-                known = allowed[place[0]]
-                if known is None and place not in session.partitions and place not in session.held:
-                    known = (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), "the share session does not read the partition")
-                yield place, batches, known
+            for topic in request.topics:
+                topic_id = topic.topic_id
+                for one in topic.partitions:
+                    if not one.acknowledgement_batches:
+                        continue
+                    if topic_id not in allowed:
+                        error = self.refusal(ctx, topic_id)
+                        allowed[topic_id] = None if error is None else (error.code, error.message)
+                    place, known = (topic_id, one.partition_index), allowed[topic_id]
+                    if known is None and place not in session.partitions and place not in session.held:
+                        message = "the share session does not read the partition"
+                        known = (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), message)
+                    yield place, one.acknowledgement_batches, known
 
-        acknowledging = Acknowledging(self._share, session.group_id, session.member_id, renews=renews)
+        acknowledging = Acknowledging(self._share, session.group_id, session.member_id, renews=request.is_renew_ack)
         return await acknowledging.take(permitted())
 
     def refusal(self, ctx: Context, topic_id: bytes) -> KafkaError | None:
