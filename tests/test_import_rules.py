@@ -45,6 +45,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "console": 5,
         "log": 4,
         "cluster": 3,
+        "http": 3,
         "catalog": 2,
         "formats": 2,
         "net": 2,

@@ -14,8 +14,8 @@ import pravega_front
 import spark_pipeline.node
 import ydb_topic_front
 from bridges.catalog.sql import DatabaseClosed, DatabaseError
-from bridges.console.errors import status_of
 from bridges.errors import LogError, LogUnavailable, StorageFull
+from bridges.http.errors import status_of
 from bridges.net.grpc_server import Code
 from kafka_front.service.log_errors import code_for
 from kafka_front.wire.apis import APIS, ApiKey

@@ -8,11 +8,12 @@ from aiohttp import web
 
 from bridges.auth import Operation, ResourceKind
 from bridges.auth.rules import ANY, InvalidRule, Pattern, Rule, RuleFilter
-from bridges.console import paging, rows
-from bridges.console.access import Access
-from bridges.console.bodies import json_object
-from bridges.console.errors import RequestError
+from bridges.console import paging
 from bridges.console.host import Host
+from bridges.http import rows
+from bridges.http.access import Access
+from bridges.http.bodies import json_object
+from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
     from bridges.catalog.access_rules import AccessRules

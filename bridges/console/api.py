@@ -8,14 +8,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from bridges.console.access import Doorkeeper
 from bridges.console.access_rules import AccessRuleHandlers
 from bridges.console.cluster import ClusterHandlers
-from bridges.console.errors import errors_as_json
 from bridges.console.groups import GroupHandlers
 from bridges.console.host import Host
 from bridges.console.jobs import JobHandlers
-from bridges.console.memory import Counted
 from bridges.console.node_facts import NodeFactHandlers
 from bridges.console.openapi import OpenApiHandlers
 from bridges.console.pictures import PictureHandlers
@@ -26,6 +23,9 @@ from bridges.console.sides import SideHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
 from bridges.console.transactions import TransactionHandlers
+from bridges.http.access import Doorkeeper
+from bridges.http.errors import errors_as_json
+from bridges.http.memory import Counted
 from bridges.version import VERSION
 
 _STATIC = Path(__file__).parent / "static"

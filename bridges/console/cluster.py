@@ -14,10 +14,10 @@ from bridges.catalog.group_view import CONSUMERS
 from bridges.cluster import versions
 from bridges.cluster.slots import ANY
 from bridges.console import paging
-from bridges.console.access import Access, principal_of
-from bridges.console.bodies import json_object
-from bridges.console.errors import RequestError
 from bridges.console.host import Host
+from bridges.http.access import Access, principal_of
+from bridges.http.bodies import json_object
+from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member

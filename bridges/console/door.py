@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from anabranch_kit.net.address import Address
-from bridges.net.http_site import HEALTH, HttpSite
-from bridges.net.own_names import OwnNames
+from bridges.http.own_names import OwnNames
+from bridges.http.site import HEALTH, HttpSite
 
 if TYPE_CHECKING:
     from aiohttp import web

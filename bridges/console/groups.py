@@ -20,13 +20,14 @@ from bridges.catalog.group_view import (
     live_groups,
     records_behind,
 )
-from bridges.console import paging, rows
-from bridges.console.access import Access
-from bridges.console.errors import RequestError
+from bridges.console import paging
 from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, page_of
-from bridges.console.sampling import RECORDS, refreshed, trend_of
+from bridges.console.sampling import RECORDS, refresh_for_a_while, trend_of
+from bridges.http import rows
+from bridges.http.access import Access
+from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place
@@ -220,7 +221,7 @@ class GroupHandlers:
         committed, assigned = state.positions, _readers(state.views)
         # A partition that a member claims to read need not exist; a committed position is always shown.
         read = {place for place in assigned if node.catalog.stream_of(*place) is not None}
-        await refreshed(log for place in read.union(committed) if (log := node.logs.to_read(*place)))
+        await refresh_for_a_while(log for place in read.union(committed) if (log := node.logs.to_read(*place)))
         # Ask again, so that positions, ends and members are of the same moment.
         state = await node.group_states.find(name)
         views, committed = state.views, state.positions

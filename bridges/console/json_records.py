@@ -14,8 +14,8 @@ import json
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from bridges.errors import LogError
 from bridges.formats.records import Record, told_headers
+from bridges.http.errors import BadLine
 
 _KEYS = frozenset({"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"})
 _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
@@ -25,10 +25,6 @@ _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
 _FURTHEST_MS = 1 << 53
 """The earliest time, in milliseconds before 1970."""
 _UTF8 = codecs.getincrementaldecoder("utf-8")
-
-
-class BadLine(LogError):
-    """A line is not a record; the message says why."""
 
 
 def parse_line(line: bytes) -> tuple[Record, int | None]:

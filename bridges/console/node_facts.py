@@ -9,8 +9,8 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.console import paging
-from bridges.console.access import Access
 from bridges.console.host import Host
+from bridges.http.access import Access
 
 if TYPE_CHECKING:
     from bridges.auth.users import User

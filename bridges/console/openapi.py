@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 from msgspec import Struct
 
-from bridges.console.memory import sent
+from bridges.http.memory import send_parts
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "integer"}
@@ -267,4 +267,4 @@ class OpenApiHandlers:
 
     async def told(self, request: web.Request) -> web.StreamResponse:
         """Return the document."""
-        return await sent(request, [self._document], "application/json")
+        return await send_parts(request, [self._document], "application/json")

@@ -1,7 +1,7 @@
 """Pages of long lists: searched, sorted and cut on the node, none larger than :data:`MOST_BYTES`.
 
 A request with ``limit`` gets a page. A request without it gets the whole list, row by row
-(:mod:`bridges.console.rows`).
+(:mod:`bridges.http.rows`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from aiohttp import web
 from msgspec import Struct
 
 from anabranch_kit.run.turns import S, Turns, in_turns, let_go
-from bridges.console import rows
-from bridges.console.errors import RequestError
+from bridges.http import rows
+from bridges.http.errors import RequestError
 
 MOST_BYTES = 240 * 1024
 """Bytes of rows in a page; with its other fields an answer stays below 256 KiB."""

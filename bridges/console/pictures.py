@@ -11,12 +11,12 @@ from aiohttp import web
 from anabranch_kit.run.turns import in_turns, worked_off
 from bridges.auth import Operation
 from bridges.catalog.group_view import CONSUMERS
-from bridges.console.access import Access
-from bridges.console.errors import RequestError
 from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, chosen
 from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
+from bridges.http.access import Access
+from bridges.http.errors import RequestError
 
 _PLACES = 12
 """Most partitions of a group in an answer: those furthest behind."""

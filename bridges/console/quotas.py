@@ -9,11 +9,12 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.auth.quotas import FIELDS, Entity, QuotaError, QuotaKey, check, entity_of, key_of, parts_of
-from bridges.console import paging, rows
-from bridges.console.access import Access
-from bridges.console.bodies import json_object
-from bridges.console.errors import RequestError
+from bridges.console import paging
 from bridges.console.host import Host
+from bridges.http import rows
+from bridges.http.access import Access
+from bridges.http.bodies import json_object
+from bridges.http.errors import RequestError
 
 _Quota = tuple[Entity, Mapping[QuotaKey, float]]
 

@@ -20,18 +20,18 @@ from anabranch_kit.run.turns import Turns, worked_off
 from bridges.auth import Operation
 from bridges.catalog.partitioner import partition_of
 from bridges.catalog.topic import Topic
-from bridges.console import rows
-from bridges.console.access import Access
-from bridges.console.errors import RequestError, error_body, error_response, status_of
 from bridges.console.host import Host
-from bridges.console.json_records import BadLine, parse_line
-from bridges.console.memory import memory_of
+from bridges.console.json_records import parse_line
 from bridges.console.rendering import LARGE, STEP, Search, Wanted, rendered
+from bridges.console.sampling import refresh_all
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
+from bridges.http.access import Access
+from bridges.http.errors import BadLine, RequestError, error_body, error_response, status_of
+from bridges.http.memory import memory_of
+from bridges.http.site import BodyStalled
 from bridges.log.partition.partition_log import Appended, Batch
-from bridges.net.http_site import BodyStalled
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory
@@ -149,7 +149,7 @@ class RecordHandlers:
         follow = query.get("follow", "false").lower() in ("true", "1", "yes", "")
         search = _search(query)
         looking = 0 if search is None else search.left
-        await rows.opened(logs)
+        await refresh_all(logs)
         since = _whole(query.get("since_ms"), "since_ms", 0, None)
         if since is None:
             positions = {log: _position(log, query.get("offset", "earliest")) for log in logs}

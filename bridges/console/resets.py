@@ -13,12 +13,13 @@ from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.catalog.group_view import CONSUMERS, GroupName
 from bridges.catalog.progress import Committed
-from bridges.console import rows
-from bridges.console.access import Access, principal_of
-from bridges.console.bodies import json_object
-from bridges.console.errors import RequestError
 from bridges.console.group_states import NewPositions, occupied
 from bridges.console.host import Host
+from bridges.console.sampling import refresh_all
+from bridges.http import rows
+from bridges.http.access import Access, principal_of
+from bridges.http.bodies import json_object
+from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
     from bridges.log.remote.readable import ReadableLog
@@ -67,7 +68,7 @@ class ResetHandlers:
             raise RequestError(f"there is no group {group!r}", 404)
         if state.members:
             raise RequestError(occupied(group, state.members), 409)
-        await rows.opened(logs)
+        await refresh_all(logs)
         before = {log: state.positions.get((topic, log.partition)) for log in logs}
         targets = {log: await self._target(log, body) async for log in in_turns(logs)}
         if not dry:

@@ -47,11 +47,18 @@ _WINDOW = 15
 """Steps over which a trend is computed."""
 
 
+_OPENED_AT_ONCE = 100
 _ASKED_S = 3.0
 """Seconds to wait for partitions that are not open yet, and for other nodes' answers."""
 
 
-async def refreshed(logs: Iterable[ReadableLog]) -> None:
+async def refresh_all(logs: Sequence[ReadableLog]) -> None:
+    """Open the logs of this node, and ask the owners of others for their state. Raises LogError."""
+    for start in range(0, len(logs), _OPENED_AT_ONCE):
+        await asyncio.gather(*(log.refresh() for log in logs[start : start + _OPENED_AT_ONCE]))
+
+
+async def refresh_for_a_while(logs: Iterable[ReadableLog]) -> None:
     """Refresh the state of logs for a short time; logs of other nodes that do not answer in time stay as they are."""
 
     async def attempt(log: ReadableLog) -> None:
@@ -200,7 +207,7 @@ class Recorder:
             if monotonic() < ask_until:
                 fresh = [place for place, _ in places if place not in asked]
                 asked.update(fresh)
-                await refreshed(log for place in fresh if (log := self._node.logs.find_elsewhere(*place)))
+                await refresh_for_a_while(log for place in fresh if (log := self._node.logs.find_elsewhere(*place)))
             records, seconds, known = 0, 0.0, True
             for place, committed in places:
                 left -= 1

@@ -11,14 +11,14 @@ from aiohttp import web
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import worked_off
 from bridges.auth import Operation
-from bridges.console.access import Access
-from bridges.console.errors import RequestError
 from bridges.console.host import Host
-from bridges.console.memory import memory_of
 from bridges.formats import FORMAT_MASK, FORMATS, FormatId, format_of, records_of
 from bridges.formats.base import EVENT_HEADER
 from bridges.formats.records import Record, StoredBatch, told_headers
 from bridges.formats.ydb import KEY_ITEM, TOMBSTONE_ITEM
+from bridges.http.access import Access
+from bridges.http.errors import RequestError
+from bridges.http.memory import memory_of
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory

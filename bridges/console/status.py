@@ -11,8 +11,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from anabranch_kit.run.turns import Parts, in_turns, let_go, portions
 from bridges.auth import Operation
 from bridges.catalog.group_view import GroupName, live_groups
-from bridges.console.access import Access, principal_of
 from bridges.console.host import Host
+from bridges.http.access import Access, principal_of
 from bridges.metric_text import NAMING, rendered
 from bridges.metrics import FrontMetrics
 

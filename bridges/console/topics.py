@@ -14,16 +14,17 @@ from anabranch_kit.run.turns import sorting
 from bridges.auth import Operation
 from bridges.catalog import topic_config
 from bridges.catalog.topic import Topic, TopicKind
-from bridges.console import paging, rows, transactions
-from bridges.console.access import Access
-from bridges.console.bodies import json_object
-from bridges.console.errors import RequestError
+from bridges.console import paging, transactions
 from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
 from bridges.console.pictures import rounded
-from bridges.console.sampling import WAYS
+from bridges.console.sampling import WAYS, refresh_all
 from bridges.console.topic_sizes import Size, Sizes, in_use
+from bridges.http import rows
+from bridges.http.access import Access
+from bridges.http.bodies import json_object
+from bridges.http.errors import RequestError
 from bridges.log.damage.skipping import skip
 from bridges.log.partition.partition_log import PartitionLog
 
@@ -279,7 +280,7 @@ class TopicHandlers:
         wanted = topic.partitions if page is None else topic.partitions[page.skip : page.skip + page.limit]
         found = [(info, node.logs.to_read(topic.name, info.index)) for info in wanted]
         logs = [(info, log) for info, log in found if log is not None]
-        await rows.opened([log for _, log in logs])
+        await refresh_all([log for _, log in logs])
         effective = {
             key: topic_config.resolve(key, topic.config, node.catalog.node_config, node.static_config)
             for key in topic_config.TOPIC_CONFIGS

@@ -15,12 +15,13 @@ from aiohttp import web
 from anabranch_kit.run.turns import in_order, in_turns, sorting
 from bridges.auth import Operation
 from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
-from bridges.console import paging, rows
-from bridges.console.access import Access, principal_of
-from bridges.console.bodies import json_object
-from bridges.console.errors import RequestError
+from bridges.console import paging
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
+from bridges.http import rows
+from bridges.http.access import Access, principal_of
+from bridges.http.bodies import json_object
+from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog

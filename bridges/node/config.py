@@ -23,7 +23,7 @@ from bridges.auth.oauth import OAuthOptions
 from bridges.backends import OURS, BackendError, spoken
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
-from bridges.net.own_names import OwnNames
+from bridges.http.own_names import OwnNames
 from bridges.node import tls_settings
 from bridges.node.front import Front, check, installed
 from bridges.node.sections import (

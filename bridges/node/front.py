@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from bridges.catalog.transaction_view import TransactionDirectory
     from bridges.cluster.ownership import Others, Ownership
     from bridges.formats import StoredFormat, Translator
+    from bridges.http.own_names import OwnNames
     from bridges.log.ledger.rules import Rule
     from bridges.log.logs import Logs
     from bridges.log.remote.appends import Appends
     from bridges.metrics import FrontMetrics
-    from bridges.net.own_names import OwnNames
     from bridges.net.quotas import Quotas
     from bridges.node.finding import Finding
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
-from bridges.console.access import Access
-from bridges.console.bodies import JSON_BYTES, PARSED, object_of, parsed
-from bridges.console.errors import RequestError, error_response, status_of
-from bridges.console.memory import memory_of, sent
 from bridges.errors import LogError
+from bridges.http.access import Access
+from bridges.http.bodies import JSON_BYTES, PARSED, object_of, parse_json
+from bridges.http.errors import RequestError, error_response, status_of
+from bridges.http.memory import memory_of, send_parts
 from spark_pipeline.node.jobs import Jobs
 from spark_pipeline.node.writes import Writes
 
@@ -92,7 +92,7 @@ class PipelineCore:
                 if not 0 < length <= min(head_bytes, size - _LENGTH):
                     raise RequestError("the body does not begin with the length of its head")
                 memory.take(Kind.REQUESTS, PARSED * length)
-                head = await parsed(await pieces.read(length))
+                head = await parse_json(await pieces.read(length))
                 sizes = sizes_of(head)
                 if _LENGTH + length + sum(sizes) != size:
                     raise RequestError(f"a body of {size} bytes tells of {_LENGTH + length + sum(sizes)}")
@@ -104,7 +104,7 @@ class PipelineCore:
         """Return the body, a JSON object with ``known`` keys only. Raises RequestError."""
         data = await self.body(request, JSON_BYTES)
         memory_of(request).take(Kind.REQUESTS, PARSED * len(data))
-        return object_of(await parsed(data), known)
+        return object_of(await parse_json(data), known)
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class PipelineCore:
         """
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
-                return await sent(request, parts, kind, status)
+                return await send_parts(request, parts, kind, status)
         except TimeoutError:
             raise ConnectionAbortedError("the client does not take its answer") from None
 

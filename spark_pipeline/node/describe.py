@@ -20,9 +20,9 @@ from bridges.auth.tickets import MOST_STREAMS
 from bridges.catalog.config_types import ConfigSource
 from bridges.catalog.topic import ChangeKind
 from bridges.catalog.topic_config import TOPIC_CONFIGS
-from bridges.console.access import principal_of
-from bridges.console.errors import RequestError, error_body, status_of
 from bridges.errors import LogError, LogUnavailable
+from bridges.http.access import principal_of
+from bridges.http.errors import RequestError, error_body, status_of
 from bridges.log.partition.partition_log import PartitionLog
 from bridges.log.transactions.partition_transactions import MOST_TOLD
 from bridges.version import VERSION

@@ -18,7 +18,7 @@ from anabranch_kit.net.address import Address
 from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog import front_tables
 from bridges.errors import LogError
-from bridges.net.http_site import HttpSite
+from bridges.http.site import HttpSite
 from bridges.node.front import Front, Listener, NodeServices
 from spark_pipeline.node.settings import PipelineSettings
 from spark_pipeline.node.tables import ERASERS, MIGRATIONS

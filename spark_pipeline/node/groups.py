@@ -10,7 +10,7 @@ from aiohttp import web
 
 from anabranch_kit.run.turns import collected, in_order
 from bridges.auth import Operation
-from bridges.console.errors import RequestError
+from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
     from spark_pipeline.node.core import PipelineCore

@@ -18,8 +18,8 @@ from anabranch_kit.run.turns import in_turns, portions
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Topic, TopicExists, TopicNotFound
-from bridges.console.errors import RequestError
 from bridges.errors import AppendConditionFailed, ImportFenced
+from bridges.http.errors import RequestError
 from spark_pipeline.node.core import Pieces, length_of, rows, text, whole
 from spark_pipeline.node.intake import ImportConflict, Intake
 from spark_pipeline.node.intake_forms import form_of

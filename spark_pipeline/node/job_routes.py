@@ -11,9 +11,9 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.catalog.job_view import JobView
-from bridges.console import rows
-from bridges.console.access import principal_of
-from bridges.console.errors import RequestError
+from bridges.http import rows
+from bridges.http.access import principal_of
+from bridges.http.errors import RequestError
 from spark_pipeline.node.core import text
 from spark_pipeline.node.jobs import STATES
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridges.console.access import principal_of
-from bridges.console.errors import RequestError
+from bridges.http.access import principal_of
+from bridges.http.errors import RequestError
 from spark_pipeline.node.core import whole
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from aiohttp import web
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
-from bridges.console.access import principal_of
-from bridges.console.bodies import object_of
-from bridges.console.errors import RequestError
 from bridges.errors import LogError
+from bridges.http.access import principal_of
+from bridges.http.bodies import object_of
+from bridges.http.errors import RequestError
 from spark_pipeline.node.core import rows, text, whole
 from spark_pipeline.node.write_attempts import BatchName, Key
 from spark_pipeline.node.write_batches import WriteLimits, accept

@@ -31,8 +31,8 @@ from anabranch_kit.net.untie import socket_transport, untie
 if TYPE_CHECKING:
     from aiohttp import StreamReader, web
 
-    from bridges.net.http_running import Running
-    from bridges.net.own_names import OwnNames
+    from bridges.http.own_names import OwnNames
+    from bridges.http.running import Running
     from bridges.net.server import Observer
 
 _log = structlog.get_logger("anabranch.http")
@@ -257,7 +257,7 @@ class HttpSite:
     async def _run(self) -> None:
         assert self._make is not None, "started before"
         # In a thread, so that the event loop serves other clients meanwhile.
-        running = await asyncio.to_thread(import_module, "bridges.net.http_running")
+        running = await asyncio.to_thread(import_module, "bridges.http.running")
         app = await self._make()
         self._running = await running.run(app, self.refusal, self.request_begins, self.request_ends, self._cancelling)
         for gated in list(self._open.values()):

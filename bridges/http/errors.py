@@ -13,7 +13,6 @@ from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound
-from bridges.console.json_records import BadLine
 from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,
@@ -27,9 +26,14 @@ from bridges.errors import (
     TopicImporting,
     TopicInternal,
 )
-from bridges.net.http_site import BodyStalled
+from bridges.http.site import BodyStalled
 
 _log = structlog.get_logger("anabranch.console")
+
+
+class BadLine(LogError):
+    """A line is not a record; the message says why."""
+
 
 _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (TopicNotFound, 404),

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from anabranch_kit.net.address import Address
+from bridges.http.own_names import OwnNames
 from bridges.metrics import Metrics
-from bridges.net.own_names import OwnNames
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from bridges.node.health import HealthServer

@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
-from bridges.console.errors import RequestError
-from bridges.console.memory import memory_of
+from bridges.http.errors import RequestError
+from bridges.http.memory import memory_of
 
 JSON_BYTES = 1024 * 1024
 """Longest body, in bytes, of a request that carries no records."""
@@ -37,10 +37,10 @@ async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:
         if len(data) > JSON_BYTES:
             raise RequestError(f"the body is longer than the {JSON_BYTES} bytes that are taken", 413)
     memory.take(Kind.REQUESTS, PARSED * len(data))
-    return object_of(await parsed(data), known)
+    return object_of(await parse_json(data), known)
 
 
-async def parsed(data: bytes | bytearray | memoryview) -> Any:
+async def parse_json(data: bytes | bytearray | memoryview) -> Any:
     """Parse JSON, in a thread if it is long. Raises RequestError."""
     text = bytes(data)
     try:

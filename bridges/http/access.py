@@ -15,8 +15,8 @@ from bridges.auth import ANONYMOUS, NODE, Operation, Principal, Resource, Resour
 from bridges.auth.authenticator import AuthenticationBusy
 from bridges.auth.certified import certified
 from bridges.auth.tokens import TokenError
-from bridges.console.errors import RequestError, error_response
-from bridges.net.http_site import HEALTH
+from bridges.http.errors import RequestError, error_response
+from bridges.http.site import HEALTH
 
 if TYPE_CHECKING:
     from bridges.auth import Authorizer

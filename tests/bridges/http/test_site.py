@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 
 from anabranch_kit.net.address import Address
-from bridges.console.errors import errors_as_json
+from bridges.http.errors import errors_as_json
+from bridges.http.own_names import OwnNames
+from bridges.http.site import HttpSite
 from bridges.metrics import FrontMetrics
-from bridges.net.http_site import HttpSite
-from bridges.net.own_names import OwnNames
 from tests.kit.waiting import until
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"

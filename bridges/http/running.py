@@ -1,4 +1,4 @@
-"""An aiohttp application that serves the connections of a :class:`bridges.net.http_site.HttpSite`."""
+"""An aiohttp application that serves the connections of a :class:`bridges.http.site.HttpSite`."""
 
 from __future__ import annotations
 

@@ -6,26 +6,20 @@ when it has worked for a while without a row.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import in_turns
-from bridges.console.memory import memory_of
-
-if TYPE_CHECKING:
-    from bridges.log.remote.readable import ReadableLog
+from bridges.http.memory import memory_of
 
 STEP = 500
 """Partitions or positions that a source examines before it yields a None."""
 _PIECE = 32 * 1024
 _HELD = 64 * 1024
 """Memory of an answer being sent, in the process and in its socket."""
-_OPENED_AT_ONCE = 100
 _Row = Mapping[str, object]
 
 
@@ -57,9 +51,3 @@ async def answer(
     await response.write("".join(pieces).encode())
     await response.write_eof()
     return response
-
-
-async def opened(logs: Sequence[ReadableLog]) -> None:
-    """Return when all logs are open here, or their owners have reported their state. Raises LogError."""
-    for start in range(0, len(logs), _OPENED_AT_ONCE):
-        await asyncio.gather(*(log.refresh() for log in logs[start : start + _OPENED_AT_ONCE]))

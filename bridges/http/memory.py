@@ -41,7 +41,7 @@ class Counted:
                 and len(response.body) > _SMALL
                 and not response.prepared
             ):
-                return await sent(request, [response.body], response.headers["Content-Type"], response.status)
+                return await send_parts(request, [response.body], response.headers["Content-Type"], response.status)
             return response
 
 
@@ -50,7 +50,7 @@ def memory_of(request: web.Request) -> RequestMemory:
     return request[_MEMORY]
 
 
-async def sent(
+async def send_parts(
     request: web.Request, parts: Sequence[bytes | bytearray | memoryview], kind: str, status: int = 200
 ) -> web.StreamResponse:
     """Send ``parts`` as the answer, counted until the client has read it, and return the response."""
