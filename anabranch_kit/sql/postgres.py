@@ -55,7 +55,9 @@ logger = logging.getLogger(__name__)
 logging.getLogger("psycopg").setLevel(logging.ERROR)  # this module logs lost connections itself
 
 _TRIES = 10
-"""Most runs of a group that conflicts with other transactions."""
+"""Most runs of a group that fails for reasons that may pass."""
+_CONFLICTS_S = 5.0
+"""Seconds in which conflicts with other transactions do not count: a starved process can lose many races."""
 _AGAIN = (
     errors.SerializationFailure,
     errors.DeadlockDetected,
@@ -417,7 +419,10 @@ class PostgresEngine:
 
     def execute(self, group: list[Job], refuse: Refuse) -> None:
         """See :class:`~anabranch_kit.sql.engine.Engine`."""
-        for tried in range(_TRIES):
+        tried = conflicts = 0
+        started = time.monotonic()
+        while tried < _TRIES:
+            tried += 1
             for job in group:
                 job.result = job.error = None
             db = self._reached()
@@ -429,8 +434,11 @@ class PostgresEngine:
                 return
             except (errors.SerializationFailure, errors.DeadlockDetected) as error:
                 self._undo(db)
-                _fail(group, SqlFailed(f"it has met other transactions {_TRIES} times: {error}"))
-                time.sleep(random.random() * 0.001 * (1 << tried))
+                conflicts += 1
+                _fail(group, SqlFailed(f"it conflicted with other transactions {conflicts} times: {error}"))
+                time.sleep(random.random() * 0.001 * (1 << min(conflicts, 9)))
+                if time.monotonic() - started < _CONFLICTS_S:
+                    tried = 0
             except errors.LockNotAvailable as error:
                 self._undo(db)
                 _fail(group, SqlFailed(f"others hold what it changes: {str(error).strip()}"))

@@ -193,6 +193,7 @@ def _engine(left_out: tuple[str, str] | None) -> ModuleType:
     module = without(postgres, *(left_out or ("_TRIES = 10", "_TRIES = 10")))
     module._Connection = Wired  # type: ignore[attr-defined]
     module._TRIES = 2  # type: ignore[attr-defined]
+    module._CONFLICTS_S = 0.0  # type: ignore[attr-defined]
     module.logger = logging.getLogger("simulated")  # type: ignore[attr-defined]
     module.logger.setLevel(logging.CRITICAL)
     return module
