@@ -86,9 +86,8 @@ class KafkaServer:
         for named in (service.group_configs, service.client_metrics, service.broker_configs):
             await named.load()
         joined = self._groups = groups.groups_of(node, service.settings, service.access, service.group_configs)
-        await joined.start()
         share = ShareService(node, service.settings, joined, service.group_configs)
-        await share.load()
+        await joined.start()
         node.every(service.settings.group.share_heartbeat_interval_ms, share.expire, "members of share groups")
         self._share = share
         joined.unstable = node.progress.is_pending
@@ -103,7 +102,7 @@ class KafkaServer:
         for module in SERVICES:
             module.register(registry, service)
         groups.register(registry, joined, service.brokers)
-        of_groups = registry if joined.owned is None else joined.owned.guarding(registry)
+        of_groups = joined.owned.guarding(registry)
         share_membership.register(of_groups, service.access, share)
         share_fetch.register(registry, service, share)
         share_offsets.register(of_groups, service, share)

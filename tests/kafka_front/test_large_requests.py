@@ -72,6 +72,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     for module in SERVICES:
         module.register(registry, service)
     joined = groups.groups_of(service.node, service.settings, service.access, service.group_configs)
+    await joined.start()
     groups.register(registry, joined, service.brokers)
     yield Lab(node, registry, service, joined)
     await joined.stop()

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridges.cluster.alone import Alone
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups import admin, offsets
 from kafka_front.service.groups.classic import membership
 from kafka_front.service.groups.consumer import membership as consumer_membership
 from kafka_front.service.groups.group_service import GroupService
-from kafka_front.service.groups.owned import OwnedGroups
 from kafka_front.service.groups.settings import GroupSettings
 
 if TYPE_CHECKING:
@@ -51,6 +49,7 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs:
     service = GroupService(
         node.progress,
         node.catalog,
+        node.owners,
         group_settings(kafka),
         node_id=node.node_id,
         barrier=node.barrier,
@@ -60,15 +59,12 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs:
     )
     if node.access_rules is not None:
         node.access_rules.on_change.append(service.runtime.topics.rules_changed)
-    if not isinstance(node.owners, Alone):
-        service.owned = OwnedGroups(node.owners, node.progress, service.runtime)
     return service
 
 
 def register(registry: Registry, groups: GroupService, brokers: Brokers) -> None:
     """Serve keys 8-16, 42, 47, 68 and 69."""
-    if groups.owned is not None:
-        registry = groups.owned.guarding(registry)
+    registry = groups.owned.guarding(registry)
     for module in (membership, consumer_membership, offsets):
         module.register(registry, groups)
     admin.register(registry, groups, brokers)

@@ -6,9 +6,9 @@ The requests' meaning: docs/protocols/kafka.md, rules 49-61.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import chain
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -24,49 +24,17 @@ from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE
 from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
-from kafka_front.service.groups.journal import GroupStore
 from kafka_front.service.groups.owned import OwnedGroups
 from kafka_front.service.groups.runtime import GroupRuntime
 from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
-from kafka_front.service.groups.topic_index import Topics
 from kafka_front.service.groups.view import CLASSIC, LiveGroups, is_empty, summary_of
 
+if TYPE_CHECKING:
+    from bridges.catalog.progress import FrontProgress
+    from bridges.catalog.topics import Catalog
+    from bridges.cluster.ownership import Ownership
+
 _log = structlog.get_logger("anabranch.kafka.groups")
-
-
-class Positions(GroupStore, Protocol):
-    """The part of :class:`bridges.catalog.progress.FrontProgress` that groups use."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def space(self) -> str: ...
-
-    def committed(self, group: str, topic: str, partition: int) -> Committed | None: ...
-
-    def groups(self) -> Iterable[str]: ...
-
-    def of_group(self, group: str) -> Mapping[Place, Committed]: ...
-
-    async def commit(self, group: str, positions: Sequence[tuple[str, int, Committed]]) -> None: ...
-
-    async def delete(self, group: str, places: Sequence[Place] | None = None) -> None: ...
-
-    async def expire(self, group: str, seen: Mapping[Place, Committed]) -> int: ...
-
-    def held_elsewhere(self, group: str) -> bool: ...
-
-    def read_elsewhere(self) -> Iterable[str]: ...
-
-    def other_summary(self, group: str) -> GroupSummary | None: ...
-
-    def other_view(self, group: str) -> GroupView | None: ...
-
-    def require_free(self, group: str) -> None: ...
-
-    @property
-    def group_count(self) -> int: ...
 
 
 async def _no_share_groups(group_id: str) -> int:
@@ -83,8 +51,9 @@ class GroupService:
 
     def __init__(
         self,
-        progress: Positions,
-        catalog: Topics,
+        progress: FrontProgress,
+        catalog: Catalog,
+        owners: Ownership,
         settings: GroupSettings | None = None,
         *,
         node_id: int = 0,
@@ -106,24 +75,17 @@ class GroupService:
         self.coordinator = self.runtime.coordinator
         self.consumers = self.runtime.consumers
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
-        self.owned: OwnedGroups | None = None
-        """The groups that this node coordinates; None: all of them."""
+        self.owned = OwnedGroups(owners, progress, self.runtime)
         self.remove_share: Callable[[str], Awaitable[int]] = _no_share_groups
-        self.live = LiveGroups(
-            self.directory,
-            progress.space,
-            self.runtime.topics.name_of,
-            lambda group_id: self.owned is None or self.owned.owns(group_id),
-        )
+        self.live = LiveGroups(self.directory, progress.space, self.runtime.topics.name_of, self.owned.owns)
         # Number of commits in flight by group: the positions that they replace must not expire meanwhile.
         self.committing: dict[str, int] = {}
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the groups of the last run; in a cluster each group is loaded with its slot. Raises DataCorrupt."""
-        if self.owned is None:
-            await self.runtime.load()
+        """Load the groups of this node's slots. Raises DataCorrupt, LogError."""
+        await self.owned.begin()
 
     def resign(self) -> None:
         """Answer parked requests, so that connections can drain. Members keep their place over a restart."""
@@ -131,8 +93,7 @@ class GroupService:
 
     async def stop(self) -> None:
         """Resign, and return when all waiting groups are stored."""
-        if self.owned is not None:
-            await self.owned.close()
+        await self.owned.close()
         await self.runtime.close()
 
     # --- groups --------------------------------------------------------------------------------------------------
@@ -152,10 +113,9 @@ class GroupService:
 
     async def group_ids(self) -> AsyncIterator[str]:
         """Return the names of all groups, in order."""
-        wanted = None if self.owned is None else self.owned.owns
-        names = await collected(chain(self.directory, self.progress.groups(), self.progress.read_elsewhere()), wanted)
+        names = chain(self.directory, self.progress.groups(), self.progress.read_elsewhere())
         last = None
-        async for name in in_order(names):
+        async for name in in_order(await collected(names, self.owned.owns)):
             if name != last:
                 yield name
             last = name
@@ -230,7 +190,7 @@ class GroupService:
         """
         expired = 0
         async for group_id in self.group_ids():
-            if self.owned is not None and not self.owned.owns(group_id):
+            if not self.owned.owns(group_id):
                 continue  # its positions here may be outdated
             try:
                 expired += await self._expire(group_id, now_ms)

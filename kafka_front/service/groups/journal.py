@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct, field
@@ -19,15 +19,10 @@ from kafka_front.service.groups.classic.requests import SavedCallback
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, encode_snapshot
 from kafka_front.service.groups.consumer.requests import Encode
 
+if TYPE_CHECKING:
+    from bridges.catalog.progress import FrontProgress
+
 _log = structlog.get_logger("anabranch.kafka.groups")
-
-
-class GroupStore(Protocol):
-    """The part of :class:`bridges.catalog.progress.FrontProgress` that keeps a front's groups."""
-
-    async def load_groups(self) -> dict[str, bytes]: ...
-
-    async def save_group(self, group: str, state: bytes | None) -> None: ...
 
 
 class _Write(Struct):
@@ -40,7 +35,7 @@ class GroupJournal:
 
     def __init__(
         self,
-        store: GroupStore,
+        store: FrontProgress,
         now_ms: Callable[[], int],
         unix_ms: Callable[[], int],
         barrier: Barrier | None = None,

@@ -1,9 +1,9 @@
-"""The groups that a node coordinates in a cluster (see :mod:`kafka_front.service.owned_keys`)."""
+"""The groups that a node coordinates (see :mod:`kafka_front.service.owned_keys`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.run.turns import in_turns
 from kafka_front.dispatch import Handler, Registry
@@ -11,7 +11,7 @@ from kafka_front.service.owned_keys import OwnedKeys
 from kafka_front.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from bridges.catalog.progress import Holding
+    from bridges.catalog.progress import FrontProgress
     from bridges.cluster.ownership import Ownership
     from kafka_front.context import Context
     from kafka_front.service.groups.runtime import GroupRuntime
@@ -28,28 +28,17 @@ _NAMES: dict[int, Callable[[Any], Iterable[str]]] = {
 _OF_NONE = frozenset({int(ApiKey.FIND_COORDINATOR), int(ApiKey.LIST_GROUPS)})
 
 
-class Reloaded(Protocol):
-    """The part of :class:`bridges.catalog.progress.FrontProgress` that groups use when their slots come and go."""
-
-    holding: Callable[[str], Holding]
-
-    @property
-    def space(self) -> str: ...
-
-    async def reload(self, wanted: Callable[[str], bool]) -> None: ...
-
-    async def settled(self) -> None: ...
-
-
 class OwnedGroups(OwnedKeys):
-    """The groups that this node coordinates."""
+    """The groups that this node coordinates. ``loads`` load groups of each kind, by a filter for their
+    names."""
 
     what = "group"
 
-    def __init__(self, owners: Ownership, progress: Reloaded, runtime: GroupRuntime) -> None:
+    def __init__(self, owners: Ownership, progress: FrontProgress, runtime: GroupRuntime) -> None:
         super().__init__(owners)
         self._progress = progress
         self._runtime = runtime
+        self.loads: list[Callable[[Callable[[str], bool]], Awaitable[None]]] = [runtime.load]
         progress.holding = self.holding
 
     def guarding(self, registry: Registry) -> Registry:
@@ -61,7 +50,12 @@ class OwnedGroups(OwnedKeys):
 
     async def read(self, wanted: Callable[[str], bool]) -> None:
         await self._progress.reload(wanted)
-        await self._runtime.load(lambda group_id: wanted(group_id) and self._owners.is_mine(self.slot(group_id)))
+
+        def is_wanted(group_id: str) -> bool:
+            return wanted(group_id) and self._owners.is_mine(self.slot(group_id))
+
+        for load in self.loads:
+            await load(is_wanted)
 
     async def give_up(self, slots: Collection[int], in_order: bool) -> None:
         async for group_id in in_turns(self._runtime.directory):

@@ -7,6 +7,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec.structs import replace
@@ -27,10 +28,14 @@ from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
 from kafka_front.service.groups.consumer.group import View
 from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.directory import Directory
-from kafka_front.service.groups.journal import GroupJournal, GroupStore
+from kafka_front.service.groups.journal import GroupJournal
 from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
-from kafka_front.service.groups.topic_index import TopicIndex, Topics
+from kafka_front.service.groups.topic_index import TopicIndex
 from kafka_front.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from bridges.catalog.progress import FrontProgress
+    from bridges.catalog.topics import Catalog
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -50,9 +55,9 @@ class GroupRuntime:
 
     def __init__(
         self,
-        store: GroupStore,
+        store: FrontProgress,
         settings: GroupSettings,
-        catalog: Topics,
+        catalog: Catalog,
         barrier: Barrier | None = None,
         works: SlicedWorks | None = None,
         configured: Configured = nothing_configured,
@@ -78,7 +83,7 @@ class GroupRuntime:
         """Return the coordinators' clock: milliseconds of the event loop's clock, which never goes back."""
         return int(self._loop.time() * 1000)
 
-    async def load(self, wanted: Callable[[str], bool] = lambda group_id: True) -> None:
+    async def load(self, wanted: Callable[[str], bool]) -> None:
         """Restore stored groups, those of the last run or of another node. Raises DataCorrupt if one is unreadable, and
         errors of the database."""
         for group_id, blob in (await self._store.load_groups()).items():
@@ -105,6 +110,7 @@ class GroupRuntime:
             del self.directory.classic[group_id]
         if consumer is not None:
             self.consumers.surrender(consumer)
+        self.directory.share.pop(group_id, None)
 
     def touched(self) -> None:
         """Set the timer to the coordinators' next deadline, if that is earlier."""

@@ -11,8 +11,8 @@ assignment would ask for its metadata for ever. So matches are kept per view, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
 
 import re2
 import structlog
@@ -22,10 +22,13 @@ from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import Sliced, SlicedWorks
 from anabranch_kit.run.turns import portions, worked_off
 from bridges.auth import Principal
-from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
+from bridges.catalog.topic import Change, ChangeKind, TopicKind
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer.group import View
 from kafka_front.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from bridges.catalog.topics import Catalog
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -39,19 +42,6 @@ MAX_MATCHES = 1_000_000
 """Most names that all views may match together."""
 
 
-class Topics(Protocol):
-    """The part of :class:`bridges.catalog.topics.Catalog` that the index uses."""
-
-    @property
-    def topics(self) -> Mapping[str, Topic]: ...
-
-    @property
-    def by_id(self) -> Mapping[bytes, Topic]: ...
-
-    @property
-    def on_change(self) -> list[Callable[[Change], None]]: ...
-
-
 class _Pattern(Struct):
     compiled: Any
     names: set[str]
@@ -63,7 +53,7 @@ class TopicIndex:
 
     def __init__(
         self,
-        catalog: Topics,
+        catalog: Catalog,
         in_use: Callable[[], Collection[View]],
         works: SlicedWorks | None = None,
         barrier: Barrier | None = None,

@@ -347,7 +347,7 @@ class Produce:
             text = "a batch of a transaction came without a transactional id"
             operation.refuse(response, ErrorCode.INVALID_REQUEST, text)
         else:
-            self._transactions.append(operation.transactional_id, log, batch, ctx.version, append)
+            self._transactions.owned.append(operation.transactional_id, log, batch, ctx.version, append)
 
     def finished(self, operation: _Operation) -> None:
         """Answer a deferred operation: all its parts are done, or its time is over."""

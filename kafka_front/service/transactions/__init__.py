@@ -1,6 +1,6 @@
 """Kafka's transactions (docs/kafka-transactions.md).
 
 ``coordinator`` decides, without clock, sockets or disk; ``tables`` are the database's rows; ``service`` gives the
-coordinator time, the database and the logs; ``among`` and ``parts`` serve transactions across a cluster; ``requests``,
+coordinator time, the database and the logs; ``owned`` and ``parts`` serve them across a cluster; ``requests``,
 ``txn_offsets`` and ``admin`` answer clients.
 """

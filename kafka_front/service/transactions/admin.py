@@ -73,7 +73,7 @@ class TransactionAdmin:
 
     async def _elsewhere(self, name: str) -> ErrorCode | None:
         try:
-            self._transactions.require(name)
+            self._transactions.owned.require(name)
             await self._transactions.know(name)
         except KafkaError as error:
             return ErrorCode(error.code)

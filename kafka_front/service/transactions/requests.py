@@ -123,7 +123,7 @@ class TransactionRequests:
                     accepted.append(row)
                     places.append((topic.name, index))
         if verify:
-            self._transactions.require(name)
+            self._transactions.owned.require(name)
             for row, place in zip(accepted, places, strict=True):
                 row.partition_error_code = _told(ctx, self._transactions.coordinator.check(name, *producer, place))
                 if row.partition_error_code == WRONG_STATE and ctx.version >= _ABORTABLE_SINCE:

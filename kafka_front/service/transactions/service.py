@@ -15,35 +15,26 @@ from anabranch_kit.run.deadlines import Alarm
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
-from bridges.cluster.alone import Alone
 from bridges.errors import LogError
-from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.transactions.ends import TransactionEnds
-from bridges.log.transactions.marking import Markers
-from kafka_front.service.log_errors import Refused
 from kafka_front.service.transactions import tables
-from kafka_front.service.transactions.among import Among
 from kafka_front.service.transactions.coordinator import (
     CONCURRENT,
-    FENCED,
     NONE,
     NOT_AVAILABLE,
-    WRONG_STATE,
     Coordinator,
     Limits,
     Now,
     Producer,
     Save,
 )
+from kafka_front.service.transactions.owned import OwnedTransactions
 from kafka_front.service.transactions.transaction import DECIDED, Row, Transaction, TxnState, shown
-from kafka_front.wire.errors import ErrorCode, KafkaError
+from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Change
-    from bridges.cluster.members import Member
-    from bridges.log.interfaces import AppendDone, Batch
-    from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.transactions.open_transaction import Place
     from bridges.node.front import NodeServices
     from kafka_front.settings import KafkaSettings
@@ -61,7 +52,6 @@ _COUNTED_MS = 60_000
 """Interval at which the ids in the database are counted."""
 _ABORTS = 100
 """How often an operator's abort waits for a row of the same transactional id in flight to the database."""
-_IMPLICIT = "the coordinator of transactions did not take the batch"
 
 
 class Transactions:
@@ -89,14 +79,9 @@ class Transactions:
             settings.transaction_max_timeout_ms, settings.transactional_ids, settings.transaction_partitions
         )
         self.coordinator = Coordinator(limits, self, self._begin_end, node.barrier)
-        self.among: Among | None = None
-        """The ids that this node coordinates in a cluster, and its part in other nodes' transactions; None: it has all
-        ids."""
-        if not isinstance(node.owners, Alone):
-            self.among = Among(node, node.owners, node.peers, self)
-        markers = Markers(node.logs, node.db, node.owners) if self.among is None else self.among.markers
+        self.owned = owned = OwnedTransactions(node, self)
         self._ends: TransactionEnds[Transaction] = TransactionEnds(
-            markers, node.barrier, "a transaction", self._finish, self._ended, self._ask_to_mark
+            owned.markers, node.barrier, "a transaction", owned.finish, self._ended, owned.ask_to_mark
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -106,18 +91,9 @@ class Transactions:
         return Now(int(self._loop.time() * 1000), time.time_ns() // 1_000_000)
 
     async def load(self) -> None:
-        """Load the transactional ids and carry out their decisions; in a cluster each id is loaded with its slot."""
+        """Load the transactional ids of this node's slots, and carry out their decisions. Raises LogError."""
         self._node.catalog.on_change.append(self._changed)
-        if self.among is not None:
-            return
-        rows, places, groups = await self._node.db.run(partial(tables.read, idle=self._settings.transactional_ids))
-        self.coordinator.rest = len(rows) >= self._settings.transactional_ids
-        for row in rows:
-            self.restore(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ()))
-        known = {row.transactional_id for row in rows if row.state == TxnState.ONGOING or row.state in DECIDED}
-        for name in self._node.progress.transactions():
-            if name not in known:  # it ended before they were durable: they stay invisible
-                await self._node.progress.end_transaction(name, commit=False)
+        await self.owned.begin()
 
     def restore(self, row: Row, places: Iterable[Place], groups: Iterable[str]) -> None:
         """Coordinate an id from now on, and carry out its decision if it has one."""
@@ -126,19 +102,13 @@ class Transactions:
             self._begin_end(transaction)
         self.touched()
 
-    def require(self, name: str) -> None:
-        """Raise KafkaError if another node coordinates an id, or this node has not loaded it yet."""
-        if self.among is not None:
-            self.among.require(name)
-
     async def close(self) -> None:
         """Stop all work; the next start continues it."""
         self._closed = True
         self._alarm.cancel()
         await self._tasks.close()
         await self._ends.close()
-        if self.among is not None:
-            await self.among.close()
+        await self.owned.close()
 
     def touched(self) -> None:
         """Set the timer to the coordinator's next deadline, after each use of the coordinator."""
@@ -155,19 +125,17 @@ class Transactions:
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             self.coordinator.open_places.topic_deleted(change.topic.name)
-            if self.among is not None:
-                self.among.topic_deleted(change.topic)
+            self.owned.topic_deleted(change.topic)
 
     # --- the journal ------------------------------------------------------------------------------------------------
 
     def save(self, save: Save, done: Callable[[Now, bool], None]) -> None:
         """Save a change for the coordinator; see :class:`.coordinator.Journal`."""
         self._settled.pop(save.row.transactional_id, None)
-        hold = None if self.among is None else self.among.holding(save.row.transactional_id)
+        hold = self.owned.holding(save.row.transactional_id)
 
         def write(connection: Connection) -> None:
-            if hold is not None:
-                hold(connection)
+            hold(connection)
             tables.save(connection, save.row, save.places, save.groups, anew=save.anew)
 
         try:
@@ -198,16 +166,6 @@ class Transactions:
     def _begin_end(self, transaction: Transaction) -> None:
         if not self._closed:
             self._ends.begin([transaction])
-
-    async def _ask_to_mark(self, transaction: Transaction, owner: Member, places: list[Place]) -> None:
-        assert self.among is not None
-        await self.among.ask_to_mark(transaction, owner, places)
-
-    async def _finish(self, transaction: Transaction) -> None:
-        if self.among is not None:
-            await self.among.finish(transaction)
-        elif transaction.groups:
-            await self._node.progress.end_transaction(transaction.row.transactional_id, commit=transaction.commits)
 
     def _ended(self, transaction: Transaction) -> None:
         self.coordinator.ended(self.now(), transaction)
@@ -311,8 +269,7 @@ class Transactions:
         code = NOT_AVAILABLE
         try:
             found = await self._node.db.run(partial(tables.whole, name=name))
-            mine = self.among is None or self.among.owns(name)
-            if found is None or not mine or name in self.coordinator.transactions:
+            if found is None or not self.owned.owns(name) or name in self.coordinator.transactions:
                 code = NONE
             elif self.coordinator.has_room():
                 self.restore(*found)
@@ -325,14 +282,14 @@ class Transactions:
 
     async def every(self) -> AsyncIterator[Transaction]:
         """Iterate over all ids that this node coordinates, resting ones as the database has them. Raises LogError."""
-        known, among = self.coordinator.transactions, self.among
+        known = self.coordinator.transactions
         async for one in in_turns(list(known.values())):
             yield one
         name = ""
         while self.coordinator.rest:
             rows = await self._node.db.run(partial(tables.after, name=name, most=_SETTLED_AT_ONCE))
             for row in rows:
-                if row.transactional_id not in known and (among is None or among.owns(row.transactional_id)):
+                if row.transactional_id not in known and self.owned.owns(row.transactional_id):
                     yield Transaction(row=row)
             if len(rows) < _SETTLED_AT_ONCE:
                 return
@@ -341,18 +298,13 @@ class Transactions:
     async def others(self) -> list[Transaction]:
         """Return the ids that are not in this node's memory, as the database has them. Raises LogError."""
         known = self.coordinator.transactions
-        if self.among is None and not self.coordinator.rest:
-            return []
         read = partial(tables.read, idle=_SHOWN, wanted=lambda name: name not in known)
         rows, places, groups = await self._node.db.run(read)
         return [shown(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ())) for row in rows]
 
     async def _keep(self, keep: Callable[[Connection, list[Row]], None], rows: list[Row]) -> None:
-        among = self.among
-
         def write(connection: Connection) -> None:
-            own = rows if among is None else [row for row in rows if among.may_keep(connection, row.transactional_id)]
-            keep(connection, own)
+            keep(connection, [row for row in rows if self.owned.may_keep(connection, row.transactional_id)])
 
         await self._node.db.run(write)
 
@@ -372,9 +324,9 @@ class Transactions:
 
     async def _init(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Producer:
         await self.know(name)
-        self.require(name)
+        self.owned.require(name)
         fresh = await self._take_id() if self.coordinator.wants_id(name) else None
-        self.require(name)  # another node may coordinate it now
+        self.owned.require(name)  # another node may coordinate it now
         told: asyncio.Future[Producer] = self._loop.create_future()
         self.coordinator.init(self.now(), name, timeout_ms, expected, fresh, _settle(told))
         self.touched()
@@ -394,7 +346,7 @@ class Transactions:
         self, name: str, producer_id: int, epoch: int, places: list[tuple[str, int]], groups: list[str]
     ) -> int:
         await self.know(name)
-        self.require(name)
+        self.owned.require(name)
         told: asyncio.Future[int] = self._loop.create_future()
         self.coordinator.add(self.now(), name, producer_id, epoch, places, groups, _settle(told))
         return await told
@@ -403,7 +355,7 @@ class Transactions:
         """Handle EndTxn. Readers see the result when this returns, unless that takes long."""
         await self.know(name)
         fresh = await self._take_id() if bumps and self.coordinator.wants_id(name) else None
-        self.require(name)
+        self.owned.require(name)
         told: asyncio.Future[Producer] = self._loop.create_future()
         self.coordinator.end(
             self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=_settle(told)
@@ -412,7 +364,7 @@ class Transactions:
         if answer.error == NONE:
             await self._has_ended(name)
         elif answer.error == CONCURRENT and await self._has_ended(name):
-            self.require(name)
+            self.owned.require(name)
             told = self._loop.create_future()
             self.coordinator.end(
                 self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=_settle(told)
@@ -421,12 +373,8 @@ class Transactions:
         return answer
 
     async def abort(self, name: str) -> int:
-        """Abort the open transaction of an id for an operator; return the error code. It has ended when this returns,
-        unless that takes long. Raises LogError."""
-        return await (self.abort_here(name) if self.among is None else self.among.abort(name))
-
-    async def abort_here(self, name: str) -> int:
-        """Abort a transaction like :meth:`abort`, for an id that this node coordinates."""
+        """Abort the open transaction of an id that this node coordinates; return the error code. It has ended when this
+        returns, unless that takes long. Raises LogError."""
         try:
             await self.know(name)
         except KafkaError:
@@ -455,66 +403,6 @@ class Transactions:
         except TimeoutError:
             return False
         return True
-
-    def append(self, name: str, to: PartitionLog, batch: Batch, version: int, done: AppendDone) -> None:
-        """Append a batch to its producer's transaction if that includes the partition; from ``version`` 12 of Produce
-        on, the partition is added to it (KIP-890)."""
-        if self.among is not None:
-            self.among.append(name, to, batch, version >= IMPLICIT_SINCE, done)
-        elif self._rests(name):
-            self._wake(name, partial(self._append_known, name, to, batch, version, done))
-        else:
-            self._append_known(name, to, batch, version, done, NONE)
-
-    def _append_known(
-        self, name: str, to: PartitionLog, batch: Batch, version: int, done: AppendDone, unread: int
-    ) -> None:
-        if unread:
-            done(NOT_APPENDED, _produce_error(unread, version))
-            return
-        part = batch.transaction
-        assert part is not None
-        coordinator = self.coordinator
-        code = coordinator.check(name, part.producer_id, part.epoch, (to.topic, to.partition))
-        if not code:
-            coordinator.transactions[name].append(to, batch, done)
-        elif code == WRONG_STATE and version >= IMPLICIT_SINCE:
-            added = partial(self._added, name, to, batch, done)
-            place = (to.topic, to.partition)
-            coordinator.add(self.now(), name, part.producer_id, part.epoch, [place], [], added)
-        else:
-            done(NOT_APPENDED, _produce_error(code, version))
-
-    def _added(self, name: str, to: PartitionLog, batch: Batch, done: AppendDone, code: int) -> None:
-        if code:
-            done(NOT_APPENDED, _produce_error(code, IMPLICIT_SINCE))
-        else:
-            self.append(name, to, batch, 0, done)
-
-    def produce_error(self, code: int, *, implicit: bool) -> Refused:
-        """Return the error that refuses a batch."""
-        return _produce_error(code, IMPLICIT_SINCE if implicit else IMPLICIT_SINCE - 1)
-
-
-IMPLICIT_SINCE = 12
-"""First version of Produce that adds its partitions to the transaction itself."""
-
-
-def _produce_error(code: int, version: int) -> Refused:
-    """Return the error that refuses a batch, with the code that this version of Produce knows."""
-    if code == FENCED:
-        told = ErrorCode.INVALID_PRODUCER_EPOCH
-    elif code == NOT_AVAILABLE or (code == CONCURRENT and version < IMPLICIT_SINCE):
-        told = ErrorCode.NOT_ENOUGH_REPLICAS  # every client retries on it
-    else:
-        told = ErrorCode(code)
-    texts = {
-        ErrorCode.INVALID_PRODUCER_EPOCH: "the producer is fenced: its transactional id has another epoch",
-        ErrorCode.INVALID_TXN_STATE: "the partition was not added to an open transaction of the producer",
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id does not have this producer id",
-        ErrorCode.CONCURRENT_TRANSACTIONS: "the producer's last transaction is still being ended",
-    }
-    return Refused(told, texts.get(told, _IMPLICIT))
 
 
 def _nothing(connection: Connection) -> None:

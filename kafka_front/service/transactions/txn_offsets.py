@@ -11,7 +11,7 @@ from bridges.errors import LogError, NotOwner
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups.offsets import Asked
 from kafka_front.service.groups.runtime import unix_ms
-from kafka_front.service.transactions.coordinator import CONCURRENT, FENCED, NOT_AVAILABLE, WRONG_STATE
+from kafka_front.service.transactions.coordinator import CONCURRENT, FENCED, NOT_AVAILABLE
 from kafka_front.service.transactions.tables import NotAsBelieved, require_group
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
     from kafka_front.service.groups import GroupService
-    from kafka_front.service.transactions.among import Among
 
 _IMPLICIT_SINCE = 5
 """First version that adds its group to the transaction itself (KIP-890)."""
@@ -57,33 +56,9 @@ class TransactionalOffsets:
     async def _commit(self, version: int, request: TxnOffsetCommitRequest, asked: Asked) -> int:
         name, group = request.transactional_id, request.group_id
         producer = request.producer_id, request.producer_epoch
-        if self._transactions.among is not None:
-            return await self._commit_among(version, request, asked, self._transactions.among)
-        await self._transactions.know(name)
-        coordinator = self._transactions.coordinator
-        code = coordinator.check(name, *producer, group=group)
-        if code in (WRONG_STATE, CONCURRENT) and version >= _IMPLICIT_SINCE:
-            code = await self._transactions.add(name, *producer, [], [group])
-        # There is no await from here to entered(), so the transaction's end cannot come between.
-        code = code or coordinator.check(name, *producer, group=group) or self._check_member(request)
-        if code:
-            return _told(code, version)
-        transaction = coordinator.transactions[name]
-        transaction.entered()
-        try:
-            await self._progress.commit_with(name, group, asked.positions)
-        except LogError:
-            return NOT_AVAILABLE
-        finally:
-            transaction.left()
-        return 0
-
-    async def _commit_among(self, version: int, request: TxnOffsetCommitRequest, asked: Asked, among: Among) -> int:
-        name, group = request.transactional_id, request.group_id
-        producer = request.producer_id, request.producer_epoch
         code = 0
         if version >= _IMPLICIT_SINCE:
-            code = await among.add(name, *producer, [], [group])
+            code = await self._transactions.owned.add(name, *producer, [], [group])
         code = code or self._check_member(request)
         if code:
             return _told(code, version)
@@ -131,6 +106,4 @@ def _told(code: int, version: int) -> int:
 
 def register(registry: Registry, service: KafkaService, groups: GroupService) -> None:
     """Serve key 28."""
-    if groups.owned is not None:
-        registry = groups.owned.guarding(registry)
-    registry.register(ApiKey.TXN_OFFSET_COMMIT, TransactionalOffsets(service, groups).commit)
+    groups.owned.guarding(registry).register(ApiKey.TXN_OFFSET_COMMIT, TransactionalOffsets(service, groups).commit)

@@ -38,14 +38,13 @@ class LiveTransactions:
         return [_view(one) for one in await self._service.others()]
 
     async def find(self, transactional_id: str) -> TransactionView | None:
-        among = self._service.among
-        if among is None or among.owns(transactional_id):
+        if self._service.owned.owns(transactional_id):
             try:
                 await self._service.know(transactional_id)
             except KafkaError as error:
                 raise LogUnavailable(str(error)) from error
             return self.view(transactional_id)
-        found = await among.look(transactional_id)
+        found = await self._service.owned.read_stored(transactional_id)
         return None if found is None else _view(found)
 
     def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:
@@ -60,7 +59,7 @@ class LiveTransactions:
         return await self._service.forget(wanted, before_ms)
 
     async def abort(self, transactional_id: str) -> TransactionView:
-        code = await self._service.abort(transactional_id)
+        code = await self._service.owned.abort(transactional_id)
         if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise TransactionNotFound(f"there is no transactional id {transactional_id!r}")
         view = await self.find(transactional_id)

@@ -93,7 +93,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         await progress.load()
         topic = Topic("t", uuid.uuid4(), [PartitionInfo(0, 0), PartitionInfo(1, 1)], {}, 0)
         settings = GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1_000, max_size=4)
-        service = GroupService(progress.front("kafka"), FakeCatalog({"t": topic}), settings)
+        service = GroupService(progress.front("kafka"), FakeCatalog({"t": topic}), Alone(0, AsyncMock()), settings)
         await service.start()
         registry = Registry()
         for part in (membership, consumer_membership, offsets):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -18,6 +19,7 @@ from bridges.catalog.progress import Committed, Progress
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 from bridges.catalog.topic import Change, Topic
+from bridges.cluster.alone import Alone
 from bridges.errors import DataCorrupt, LogUnavailable
 from kafka_front.service.groups import GroupService, GroupSettings, codes
 from kafka_front.service.groups.classic.group import JoinReply, SyncReply
@@ -60,7 +62,7 @@ class Life:
         progress = Progress(self.database)
         await progress.load()
         self.progress = progress
-        service = GroupService(progress.front("kafka"), FakeCatalog(), settings)
+        service = GroupService(progress.front("kafka"), FakeCatalog(), Alone(0, AsyncMock()), settings)
         await service.start()
         return service
 

@@ -289,6 +289,10 @@ class Owners:
     def nodes(self) -> list[Member]:
         return [node.member for node in self.node.world.nodes]
 
+    @property
+    def mine(self) -> list[int]:
+        return list(self.acting)
+
     def slot_of(self, topic: str, partition: int) -> int:
         return self.node.world.place_slot((topic, partition))
 
@@ -625,7 +629,8 @@ class Client:
                 assert log is not None
                 producer_id, epoch = producer or self.producer
                 batch = Batch(SimpleNamespace(producer_id=producer_id, epoch=epoch), value)
-                node.service.append(self.name, log, batch, 12 if self.implicit else 11, settle)  # type: ignore[arg-type]
+                version = 12 if self.implicit else 11
+                node.service.owned.append(self.name, log, batch, version, settle)  # type: ignore[arg-type]
                 if not waits:
                     return True
                 try:
@@ -642,11 +647,9 @@ class Client:
 
     async def _commit_position(self, number: int) -> bool:
         async def commit(node: Node) -> int:
-            among = node.service.among
-            assert among is not None
             node.groups.require(self.group)
             if self.implicit:
-                code = await among.add(self.name, *self.producer, [], [self.group])
+                code = await node.service.owned.add(self.name, *self.producer, [], [self.group])
                 if code:
                     return code
 
@@ -669,7 +672,7 @@ class Client:
 
     def _coordinator(self) -> Node | None:
         node = self.world.nodes[0] if self.world.nodes else None
-        return None if node is None or node.service.among is None else self._owner(node.service.among.slot(self.name))
+        return None if node is None else self._owner(node.service.owned.slot(self.name))
 
     def _owner(self, slot: int) -> Node | None:
         """Who is told to own a slot; now and then it is whoever was before, or any node."""

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from bridges.errors import NotOwner
-from kafka_front.service.transactions import among, tables
-from kafka_front.service.transactions.among import AddParts, EndPositions, Mark
+from kafka_front.service.transactions import owned, tables
 from kafka_front.service.transactions.coordinator import NONE, NOT_AVAILABLE
+from kafka_front.service.transactions.owned import AddParts, EndPositions, Mark
 from kafka_front.service.transactions.parts import Parts
 from kafka_front.service.transactions.tables import NotAsBelieved
 from kafka_front.service.transactions.transaction import Row, TxnState
@@ -132,7 +132,7 @@ def test_a_marker_that_is_late_ends_nothing() -> None:
     async def play(former: Former) -> None:
         world, node = former.world, former.node
         world.connection.execute("UPDATE cluster_slots SET owner = ?", (node.start,))
-        decided = among._Decided("x", *former.producer, commit=True)
+        decided = owned._Decided("x", *former.producer, commit=True)
         await node.peers.served["kafka transaction markers"](Mark(decided, [PLACES[0]]))
         assert not world.entries[PLACES[0]]
         with pytest.raises(NotAsBelieved):
@@ -143,7 +143,7 @@ def test_a_marker_that_is_late_ends_nothing() -> None:
 
 def test_a_marker_for_what_is_another_nodes_by_now_is_not_written() -> None:
     async def play(former: Former) -> None:
-        decided = among._Decided("x", *former.producer, commit=True)
+        decided = owned._Decided("x", *former.producer, commit=True)
         tables.save(
             former.world.connection, former.row()._replace(state=int(TxnState.PREPARE_COMMIT)), [], [], anew=False
         )

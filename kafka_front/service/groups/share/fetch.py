@@ -174,8 +174,6 @@ class ShareFetch:
         self._access.require_group(ctx, Operation.READ, group_id)
         if not member_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a member of a share group has an id")
-        if not self._share.is_one_of_several:
-            self._share.find(group_id)  # in a cluster the first fetch asks the database instead
 
     async def _acknowledge(
         self, ctx: Context, session: ShareSession, request: ShareFetchRequest | ShareAcknowledgeRequest

@@ -12,7 +12,6 @@ import structlog
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
-from bridges.cluster.alone import Alone
 from bridges.errors import LogError
 from kafka_front.group_config import looks_back_ms
 from kafka_front.service.groups import codes
@@ -104,7 +103,7 @@ class LivePartition:
 
 
 class ShareService:
-    """The share groups of a node's clients; call :meth:`load` first and :meth:`close` at the end."""
+    """The share groups of a node's clients, made before ``groups`` starts. Call :meth:`close` at the end."""
 
     def __init__(self, node: NodeServices, settings: KafkaSettings, groups: GroupService, configs: OwnConfigs) -> None:
         self._node = node
@@ -119,19 +118,12 @@ class ShareService:
         self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
         self.sessions = ShareSessions(settings.group.share_sessions, settings.fetch_session_partitions, self._left)
         groups.remove_share = self.delete
-        self._owned = groups.owned
-        self._owners = None if isinstance(node.owners, Alone) else node.owners
+        groups.owned.loads.append(self._load_groups)
+        node.owners.on_lost.append(self._lost)
+        node.catalog.on_change.append(self._changed)
         self._tasks = TaskSet()
 
     # --- life -------------------------------------------------------------------------------------------------------
-
-    async def load(self) -> None:
-        """Load the groups of the last run."""
-        await self._read()
-        if self._owners is not None:
-            self._owners.on_gained.append(self._gained)
-            self._owners.on_lost.append(self._lost)
-        self._node.catalog.on_change.append(self._changed)
 
     async def close(self) -> None:
         """Store all changes."""
@@ -143,38 +135,16 @@ class ShareService:
             except KafkaError as error:
                 _log.warning("share partition not stored", group=live.key[0], reason=str(error))
 
-    async def _read(self) -> None:
+    async def _load_groups(self, wanted: Callable[[str], bool]) -> None:
         for name in await self._node.db.run(tables.read_groups):
-            if self._owned is None or self._owners is None or self._owners.is_mine(self._slot(name)):
+            if wanted(name):
                 self._groups.setdefault(name, ShareGroup(name))
 
-    @property
-    def is_one_of_several(self) -> bool:
-        """Return whether other nodes coordinate groups too."""
-        return self._owned is not None
-
-    def _slot(self, group_id: str) -> int:
-        assert self._owners is not None
-        return self._owners.slot_of_key(self._node.progress.space, group_id)
-
-    def _gained(self, slots: Collection[int]) -> None:
-        self._tasks.spawn(self._read_again())
-
-    async def _read_again(self) -> None:
-        try:
-            await self._read()
-        except LogError as error:
-            _log.warning("share groups that came to this node could not be read", error=str(error))
-
     async def _lost(self, slots: Collection[int], in_order: bool) -> None:
-        """Forget the groups and share partitions of slots that another node owns now."""
-        assert self._owners is not None
+        """Stop serving the share partitions of slots that another node owns now."""
         for live in list(self._live.values()):
-            if self._owners.slot_of(live.log.topic, live.log.partition) in slots:
+            if self._node.owners.slot_of(live.log.topic, live.log.partition) in slots:
                 live.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node has the partition"))
-        async for name in in_turns(list(self._groups)):
-            if self._slot(name) in slots:
-                self._groups.pop(name, None)
 
     def now_ms(self) -> int:
         """Return a clock that never goes back, in ms."""

@@ -1,4 +1,5 @@
-"""Transactions in a cluster (docs/kafka-transactions.md, "Several nodes").
+"""The transactional ids of a node, and its part in other nodes' transactions (docs/kafka-transactions.md, "Several
+nodes").
 
 A transactional id is coordinated by the owner of its slot; its partitions and groups belong to the owners of theirs.
 These nodes ask each other over :mod:`bridges.cluster.peers`, and none trusts another's word. Markers are written as
@@ -8,9 +9,9 @@ database that the transaction is decided and not yet carried out, and that it st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,25 +19,34 @@ from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.transactions.marking import End, Markers
 from kafka_front.service.brokers import TRANSACTION
+from kafka_front.service.log_errors import Refused
 from kafka_front.service.owned_keys import OwnedKeys
 from kafka_front.service.transactions import tables
-from kafka_front.service.transactions.coordinator import NONE, NOT_AVAILABLE
+from kafka_front.service.transactions.coordinator import CONCURRENT, FENCED, NONE, NOT_AVAILABLE
 from kafka_front.service.transactions.parts import Parts
 from kafka_front.service.transactions.tables import NotAsBelieved
-from kafka_front.service.transactions.transaction import Row, Transaction, shown
+from kafka_front.service.transactions.transaction import Transaction, shown
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Topic
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Others, Ownership
     from bridges.log.interfaces import AppendDone, Batch
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.transactions.open_transaction import Place
     from bridges.node.front import NodeServices
-    from kafka_front.service.log_errors import Refused
-    from kafka_front.service.transactions.coordinator import Coordinator
+    from kafka_front.service.transactions.service import Transactions
+
+
+_IMPLICIT_SINCE = 12
+"""First version of Produce that adds its partitions to the transaction itself."""
+_REASONS = {
+    ErrorCode.INVALID_PRODUCER_EPOCH: "the producer is fenced: its transactional id has another epoch",
+    ErrorCode.INVALID_TXN_STATE: "the partition was not added to an open transaction of the producer",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id does not have this producer id",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "the producer's last transaction is still being ended",
+}
 
 
 class _Decided(Struct, frozen=True):
@@ -98,37 +108,19 @@ class Code(Struct, frozen=True):
     code: int = NONE
 
 
-class Coordinating(Protocol):
-    """The part of :class:`.service.Transactions` used here: the ids that this node coordinates."""
-
-    coordinator: Coordinator
-
-    def restore(self, row: Row, places: Iterable[Place], groups: Iterable[str]) -> None: ...
-
-    def forget_settled(self, gone: Callable[[str], bool]) -> None: ...
-
-    def produce_error(self, code: int, *, implicit: bool) -> Refused: ...
-
-    async def know(self, name: str) -> None: ...
-
-    async def add(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> int: ...
-
-    async def abort_here(self, name: str) -> int: ...
-
-
-class Among(OwnedKeys):
-    """The transactional ids that this node coordinates in a cluster, and its part in other nodes' transactions."""
+class OwnedTransactions(OwnedKeys):
+    """The transactional ids that this node coordinates, and its part in other nodes' transactions."""
 
     what = "transactional id"
 
-    def __init__(self, node: NodeServices, owners: Ownership, peers: Others, service: Coordinating) -> None:
-        super().__init__(owners)
+    def __init__(self, node: NodeServices, service: Transactions) -> None:
+        super().__init__(node.owners)
         self._node = node
-        self._peers = peers
+        self._peers = peers = node.peers
         self._service = service
         self._coordinator = service.coordinator
         self.parts = Parts(node.barrier)
-        self.markers = Markers(node.logs, node.db, owners, self.parts.quiet)
+        self.markers = Markers(node.logs, node.db, node.owners, self.parts.quiet)
         peers.serve("kafka transaction markers", Mark, self._asked_to_mark)
         peers.serve("kafka transaction positions", EndPositions, self._asked_to_end)
         peers.serve("kafka transaction parts", AddParts, self._asked_to_add)
@@ -177,17 +169,18 @@ class Among(OwnedKeys):
 
     # --- batches and positions --------------------------------------------------------------------------------------
 
-    def append(self, name: str, to: PartitionLog, batch: Batch, implicit: bool, done: AppendDone) -> None:
-        """Append a batch to a transaction that another node may coordinate; ``implicit``: add the partition to it if
-        needed."""
+    def append(self, name: str, to: PartitionLog, batch: Batch, version: int, done: AppendDone) -> None:
+        """Append a batch to a transaction, which any node may coordinate, if that includes the partition; from
+        ``version`` 12 of Produce on, the partition is added to it (KIP-890)."""
         of = batch.transaction
         assert of is not None
+        implicit = version >= _IMPLICIT_SINCE
         place = (to.topic, to.partition)
 
         async def require() -> None:
             code = await self._has_place(name, of.producer_id, of.epoch, place, implicit)
             if code:
-                raise self._service.produce_error(code, implicit=implicit)
+                raise _produce_error(code, implicit)
 
         self.parts.append(to, batch, require, done)
 
@@ -246,13 +239,13 @@ class Among(OwnedKeys):
         """Abort the open transaction of an id, which any node may coordinate; return the error code. Raises
         LogError."""
         if self.owns(name):
-            return await self._service.abort_here(name)
+            return await self._service.abort(name)
         owner = self._owner_of(self.slot(name), name)
         return (await self._peers.ask(owner, "kafka transaction abort", Abort(name), Code)).code
 
     async def _asked_to_abort(self, asked: Abort) -> Code:
         self._require_mine(asked.name)
-        return Code(await self._service.abort_here(asked.name))
+        return Code(await self._service.abort(asked.name))
 
     def _require_mine(self, name: str) -> None:
         try:
@@ -297,7 +290,7 @@ class Among(OwnedKeys):
 
     # --- what people look at ----------------------------------------------------------------------------------------
 
-    async def look(self, name: str) -> Transaction | None:
+    async def read_stored(self, name: str) -> Transaction | None:
         """Return an id as the database has it. Raises LogError."""
         found = await self._node.db.run(partial(tables.whole, name=name))
         return None if found is None else shown(*found)
@@ -305,3 +298,14 @@ class Among(OwnedKeys):
 
 def _nothing(connection: Connection) -> None:
     """Change nothing: when this is done, all work submitted before is durable."""
+
+
+def _produce_error(code: int, implicit: bool) -> Refused:
+    """Return the error that refuses a batch, with a code that its version of Produce knows."""
+    if code == FENCED:
+        known = ErrorCode.INVALID_PRODUCER_EPOCH
+    elif code == NOT_AVAILABLE or (code == CONCURRENT and not implicit):
+        known = ErrorCode.NOT_ENOUGH_REPLICAS  # every client retries on it
+    else:
+        known = ErrorCode(code)
+    return Refused(known, _REASONS.get(known, "the coordinator of transactions did not take the batch"))
