@@ -87,6 +87,7 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ),
     ("bridges.net", "connection server"),
     ("kafka_front", "server session"),
+    ("kafka_front.service.transactions", "owned service"),
     ("pravega_front.controller", "auto_scale core size_retention watermarks"),
     ("pravega_front", "server session.appends session.connection session.reads"),
     ("sbp_back.client", "client fetch"),
