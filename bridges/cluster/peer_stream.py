@@ -29,11 +29,17 @@ class PeerStream:
     """One side of a stream. One task reads; any may write. Errors: PeerUnreachable."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: MemoryBudget, other: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        budget: MemoryBudget,
+        other: str,
+        most: int = MESSAGE_BYTES,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._other = other
+        self._most = most
         self._room: asyncio.Event = asyncio.Event()
         self.account = budget.account(self._room.set)
         """Counts messages that were read until their reader gives the bytes back."""
@@ -58,7 +64,7 @@ class PeerStream:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             if length == _END:
                 return None
-            if length > MESSAGE_BYTES:
+            if length > self._most:
                 raise OSError(f"a message of {length} bytes")
             self.account.take(Kind.REQUESTS, length)
             held = length

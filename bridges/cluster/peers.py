@@ -5,9 +5,9 @@ prove that they know the secret, and the answering side names its start: an addr
 answers nothing. The outcome of a request without an answer is *unknown*: it may be repeated, and the answering node
 checks in the database whether it still applies.
 
-A frame is its length in four bytes and a message in MessagePack. The requests in progress of a connection are bounded
-in number and in bytes; at the bound, reading pauses. Ordered or large data goes through a stream
-(:meth:`Peers.stream`), which has its own connection.
+A frame is its length in four bytes and a message in MessagePack. All requests to a node share a lane
+(:mod:`bridges.cluster.lane`). Ordered or large data goes through a lane of its own kind (:meth:`Peers.lane`), or
+through a stream (:meth:`Peers.stream`). Each of them has its own connection.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ import msgspec
 import structlog
 from msgspec import Raw, Struct
 
-from anabranch_kit.memory.budget import Account, Kind, MemoryBudget
+from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.sql import Connection
+from bridges.cluster.lane import Answers, Lane, Numbered
 from bridges.cluster.members import Member
 from bridges.cluster.peer_stream import PeerStream
 from bridges.cluster.told_errors import Told, heard, tell
@@ -57,8 +58,12 @@ _PATIENCE_S = 10.0
 _STREAM = 0
 """Number of a connection's first request if it opens a stream."""
 
+_REQUESTS = ""
+"""Kind of the lane for requests, whose connection begins with the first request."""
+
 Q = TypeVar("Q", bound=Struct)
 A = TypeVar("A", bound=Struct)
+N = TypeVar("N", bound=Numbered)
 
 
 class _Hello(Struct, array_like=True):
@@ -97,6 +102,13 @@ class _Reply(Struct, array_like=True):
     failure: _Failure | None = None
 
 
+_decode_reply = msgspec.msgpack.Decoder(_Reply).decode
+
+
+class LaneOpening(Struct, array_like=True):
+    """The empty opening message of a lane's stream."""
+
+
 class _AnotherStart(PeerUnreachable):
     """Another start of a node has the address now."""
 
@@ -125,7 +137,8 @@ class Peers:
         self._budget = budget
         self._served: dict[str, tuple[type[Struct], Callable[[Any], Awaitable[Struct]]]] = {}
         self._streaming: dict[str, tuple[type[Struct], Callable[[Any, PeerStream], Awaitable[None]]]] = {}
-        self._links: dict[int, _Link] = {}
+        # By the member at the other end, and the kind: _REQUESTS, or that of the lane's stream.
+        self._lanes: dict[tuple[int, str], Lane[Any]] = {}
         # Streams that this node has opened, by the member at the other end, and streams that others have opened.
         self._opened: dict[int, set[PeerStream]] = {}
         self._streams: set[PeerStream] = set()
@@ -158,21 +171,18 @@ class Peers:
         """Stop sending requests and answering."""
         if self._server is not None:
             self._server.close()
-        links, self._links = list(self._links.values()), {}
-        for link in links:
-            link.end()
+        for lane in self._lanes.values():
+            lane.end("this node is stopping")
         for streams in list(self._opened.values()):
             for stream in list(streams):
                 stream.lose("is not asked any more")
-        tasks = [link.task for link in links]
-        for task in tasks:
-            task.cancel()
+        tasks = [lane.task for lane in self._lanes.values()]
         await asyncio.gather(self._answering.close(), *tasks, return_exceptions=True)
 
     def left(self, members: Collection[int]) -> None:
         """Fail the requests and streams to nodes that are not among ``members`` any more."""
-        for start in self._links.keys() - set(members):
-            self._links.pop(start).end()
+        for key in [key for key in self._lanes if key[0] not in members]:
+            self._lanes.pop(key).end("it is a member no more")
         for start in self._opened.keys() - set(members):
             for stream in list(self._opened[start]):
                 stream.lose("is a member no more")
@@ -187,14 +197,11 @@ class Peers:
         Raises PeerUnreachable without an answer, NotOwner if another node has to answer, and any other error as the
         other node met it.
         """
-        link = self._links.get(member.start)
-        if link is None or link.ended:
-            link = self._links[member.start] = _Link(self, member)
-        try:
-            async with asyncio.timeout(patience_s):
-                reply = await link.ask(kind, msgspec.msgpack.encode(message))
-        except TimeoutError:
-            raise PeerUnreachable(f"node {member.node_id} has not answered for {patience_s:g} s") from None
+        body = msgspec.msgpack.encode(message)
+        if len(body) > _MOST - 1024:
+            raise LogError(f"{kind}: {len(body)} bytes are more than a node is asked at once ({_MOST - 1024})")
+        lane = self.lane(member, _REQUESTS, _decode_reply)
+        reply = await lane.ask(lambda number: msgspec.msgpack.encode(_Request(number, kind, Raw(body))), patience_s)
         failure = reply.failure
         if failure is None:
             return msgspec.msgpack.decode(reply.body, type=answer)
@@ -204,20 +211,30 @@ class Peers:
             raise heard(failure.told)
         raise (LogUnavailable if failure.retriable else LogError)(failure.text)
 
-    async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream:
+    async def stream(self, member: Member, kind: str, opening: Struct | None) -> PeerStream:
         """Open a stream to a node's handler; to be returned with :meth:`left_stream`. Raises PeerUnreachable.
 
         The stream is lost as soon as the cluster goes on without that node.
         """
         try:
-            reader, writer = await self.connect(member)
+            reader, writer = await self._connect(member)
         except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
             reason = str(error) or type(error).__name__
             raise PeerUnreachable(f"node {member.node_id} cannot be asked: {reason}") from None
-        _write(writer, _Request(_STREAM, kind, Raw(msgspec.msgpack.encode(opening))))
+        if opening is not None:
+            _write(writer, _Request(_STREAM, kind, Raw(msgspec.msgpack.encode(opening))))
         stream = PeerStream(reader, writer, self._budget, f"node {member.node_id}")
         self._opened.setdefault(member.start, set()).add(stream)
         return stream
+
+    def lane(self, member: Member, kind: str, decode: Callable[[bytes], N]) -> Lane[N]:
+        """Return the lane of a kind to a node. ``decode`` reads an answer; it raises DecodeError or struct.error."""
+        lane = self._lanes.get((member.start, kind))
+        if lane is None or lane.is_over:
+            connect = partial(self.stream, member, kind, None if kind == _REQUESTS else LaneOpening())
+            close = partial(self.left_stream, member)
+            lane = self._lanes[member.start, kind] = Lane(member.node_id, connect, close, decode)
+        return lane
 
     def left_stream(self, member: Member, stream: PeerStream) -> None:
         """Close a stream that this node has opened."""
@@ -234,7 +251,7 @@ class Peers:
         A member that cannot be reached, or is silent, may be alive.
         """
         try:
-            _, writer = await self.connect(member)
+            _, writer = await self._connect(member)
         except (ConnectionRefusedError, _AnotherStart):
             return True
         except (OSError, EOFError, TimeoutError, PeerUnreachable, msgspec.MsgspecError):
@@ -268,13 +285,21 @@ class Peers:
                 if asked.number == _STREAM:
                     await self._serve_stream(asked, reader, writer)
                 else:
-                    await _Answers(self, reader, writer).run(first)
+                    await self._serve_requests(first, reader, writer)
         except (OSError, EOFError, TimeoutError, msgspec.MsgspecError, PeerUnreachable):
             pass  # the asking node retries
         except Exception as error:  # noqa: BLE001 - logged and counted; others' connections go on
             self._barrier.caught("answering another node", error)
         finally:
             writer.close()
+
+    async def _serve_requests(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = PeerStream(reader, writer, self._budget, "the other node", _MOST)
+        stream.account.take(Kind.REQUESTS, len(first))
+        try:
+            await Answers(stream, self._answer, _ASKED_AT_ONCE, _BYTES_AT_ONCE).run(first)
+        finally:
+            stream.close()
 
     async def _serve_stream(self, asked: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         served = self._streaming.get(asked.kind)
@@ -297,28 +322,30 @@ class Peers:
                 mine = _Hello(self.start, secrets.token_bytes(32))
                 _write(writer, mine)
                 theirs = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Proof)
-                if not hmac.compare_digest(theirs.proof, self.proof(b"asks", theirs.start, mine, theirs.nonce)):
+                if not hmac.compare_digest(theirs.proof, self._proof(b"asks", theirs.start, mine, theirs.nonce)):
                     _log.warning("somebody who is no node of this cluster wants to be answered")
                     return False
-                _write(writer, _Proof(self.start, self.proof(b"answers", theirs.start, mine, theirs.nonce)))
+                _write(writer, _Proof(self.start, self._proof(b"answers", theirs.start, mine, theirs.nonce)))
                 return True
         finally:
             self._strangers -= 1
 
-    def proof(self, role: bytes, asks: int, hello: _Hello, nonce: bytes) -> bytes:
+    def _proof(self, role: bytes, asks: int, hello: _Hello, nonce: bytes) -> bytes:
         """Return the proof of the secret, for a role and a connection, to which both ends have contributed a nonce."""
         told = role + struct.pack(">qq", asks, hello.start) + hello.nonce + nonce
         return hmac.digest(self._secret, told, sha256)
 
-    async def answer(self, request: _Request) -> _Reply:
-        """Return the reply to a request."""
-        served = self._served.get(request.kind)
-        if served is None:
-            return _Reply(request.number, _NOTHING, _Failure(f"this node answers no {request.kind}", retriable=True))
-        kind, answer = served
+    async def _answer(self, raw: bytes) -> bytes:
+        request = msgspec.msgpack.decode(raw, type=_Request)
+        failure = None
+        body = _NOTHING
         try:
+            served = self._served.get(request.kind)
+            if served is None:
+                raise LogUnavailable(f"this node answers no {request.kind}")
+            kind, answer = served
             answered = await answer(msgspec.msgpack.decode(request.body, type=kind))
-            return _Reply(request.number, Raw(msgspec.msgpack.encode(answered)))
+            body = Raw(msgspec.msgpack.encode(answered))
         except NotOwner as error:
             failure = _Failure(str(error), retriable=True, owner=error.node_id)
         except LogError as error:
@@ -326,9 +353,9 @@ class Peers:
         except Exception as error:  # noqa: BLE001 - counted, and sent to the asking node; it fails only that request
             self._barrier.caught("answering another node", error, asked=request.kind)
             failure = _Failure(f"{request.kind} failed there", retriable=True)
-        return _Reply(request.number, _NOTHING, failure)
+        return msgspec.msgpack.encode(_Reply(request.number, body, failure))
 
-    async def connect(self, member: Member) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, member: Member) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to exactly this start of a node. Raises PeerUnreachable, OSError, EOFError, TimeoutError."""
         told = member.addresses.get(LISTENER)
         if told is None:
@@ -344,130 +371,14 @@ class Peers:
                 if hello.start != member.start:
                     raise _AnotherStart(f"node {member.node_id} is another start by now")
                 nonce = secrets.token_bytes(32)
-                _write(writer, _Proof(self.start, self.proof(b"asks", self.start, hello, nonce), nonce))
+                _write(writer, _Proof(self.start, self._proof(b"asks", self.start, hello, nonce), nonce))
                 theirs = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Proof)
-                if not hmac.compare_digest(theirs.proof, self.proof(b"answers", self.start, hello, nonce)):
+                if not hmac.compare_digest(theirs.proof, self._proof(b"answers", self.start, hello, nonce)):
                     raise PeerUnreachable(f"what listens at {told} is no node of this cluster")
             except BaseException:
                 writer.close()
                 raise
         return reader, writer
-
-    def account(self) -> Account:
-        """Return an account for the memory of a connection."""
-        return self._budget.account(lambda: None)
-
-
-class _Answers:
-    """A connection on which another node sends requests."""
-
-    def __init__(self, peers: Peers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._peers = peers
-        self._reader = reader
-        self._writer = writer
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._bytes = 0
-        self._less = asyncio.Event()
-        self._account = peers.account()
-
-    async def run(self, first: bytes) -> None:
-        """Answer ``first``, and the requests after it until the connection ends."""
-        frame = first
-        try:
-            while True:
-                task = asyncio.get_running_loop().create_task(self._answer(frame))
-                self._count(len(frame))
-                self._tasks.add(task)
-                task.add_done_callback(partial(self._done, len(frame)))
-                while len(self._tasks) >= _ASKED_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
-                    self._less.clear()
-                    await self._less.wait()
-                frame = await _read(self._reader, _MOST)
-        finally:
-            for task in tuple(self._tasks):
-                task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
-            self._account.close()
-
-    def _count(self, size: int) -> None:
-        self._bytes += size
-        self._account.count(Kind.REQUESTS, size)
-
-    def _done(self, size: int, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._count(-size)
-        self._less.set()
-
-    async def _answer(self, frame: bytes) -> None:
-        try:
-            reply = await self._peers.answer(msgspec.msgpack.decode(frame, type=_Request))
-            _write(self._writer, reply)
-            await self._writer.drain()
-        except (OSError, msgspec.MsgspecError):
-            self._writer.close()
-
-
-class _Link:
-    """The connection on which this node sends requests to a start of another node."""
-
-    def __init__(self, peers: Peers, member: Member) -> None:
-        self._peers = peers
-        self._member = member
-        self._number = 0
-        self._waiting: dict[int, asyncio.Future[_Reply]] = {}
-        self._writer: asyncio.StreamWriter | None = None
-        self._unsent: list[_Request] = []
-        self.ended = False
-        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"answers of node {member.node_id}")
-
-    async def ask(self, kind: str, body: bytes) -> _Reply:
-        if len(body) > _MOST - 1024:
-            raise LogError(f"{len(body)} bytes are more than a node is asked at once")
-        self._number += 1
-        request = _Request(self._number, kind, Raw(body))
-        future: asyncio.Future[_Reply] = asyncio.get_running_loop().create_future()
-        self._waiting[request.number] = future
-        if self._writer is None:
-            self._unsent.append(request)
-        else:
-            _write(self._writer, request)
-        try:
-            return await future
-        finally:
-            self._waiting.pop(request.number, None)
-
-    def end(self) -> None:
-        """Close the connection, and fail all waiting requests."""
-        self.task.cancel()
-        self._lose("is a member no more")
-
-    def _lose(self, reason: str) -> None:
-        self.ended = True
-        if self._writer is not None:
-            self._writer.close()
-        lost = PeerUnreachable(f"node {self._member.node_id} cannot be asked: {reason}")
-        for waiting in list(self._waiting.values()):
-            if not waiting.done():
-                waiting.set_exception(lost)
-
-    async def _run(self) -> None:
-        reason = "has closed the connection"
-        try:
-            reader, self._writer = await self._peers.connect(self._member)
-            unsent, self._unsent = self._unsent, []
-            for request in unsent:
-                if request.number in self._waiting:
-                    _write(self._writer, request)
-            while True:
-                reply = msgspec.msgpack.decode(await _read(reader, _MOST), type=_Reply)
-                waiting = self._waiting.pop(reply.number, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(reply)
-        except (OSError, EOFError, TimeoutError, PeerUnreachable, msgspec.MsgspecError) as error:
-            reason = str(error) or type(error).__name__
-        finally:
-            self._lose(reason)
 
 
 def _write(writer: asyncio.StreamWriter, message: Struct) -> None:

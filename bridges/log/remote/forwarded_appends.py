@@ -16,17 +16,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 
-from anabranch_kit.memory.budget import Kind
+from bridges.cluster.lane import Answers
 from bridges.cluster.ownership import owner_of
+from bridges.cluster.peers import LaneOpening
 from bridges.cluster.told_errors import heard, tell
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch
 from bridges.log.remote.forwarded_wire import (
     AppendAnswer,
-    ForwardedAppend,
     decode_answer,
     decode_append,
     encode_answer,
@@ -35,15 +34,15 @@ from bridges.log.remote.forwarded_wire import (
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peer_stream import PeerStream
     from bridges.cluster.peers import Peers
 
 KIND = "append"
 """The kind of peer stream."""
-_UNDER_WAY = 16 * 1024 * 1024
-"""Most bytes in flight to one node; a single batch may be larger."""
+_AT_ONCE = 16_384
+"""Most batches of one other node that are being appended."""
+_BYTES_AT_ONCE = 32 * 1024 * 1024
 _AGAIN_S = 0.05
 _WORTH_S = 30.0
 """Seconds for which a batch is sent again: clients wait no longer."""
@@ -68,10 +67,9 @@ class ForwardedAppends:
         self._here = here
         self._identify = identify
         self._places: dict[tuple[str, int], _Place] = {}
-        self._lanes: dict[int, _Lane] = {}
         self.forwarded = 0
         """Batches that were sent to other nodes."""
-        peers.serve_stream(KIND, _Opening, self._serve)
+        peers.serve_stream(KIND, LaneOpening, self._serve)
 
     def takes(self, topic: str, partition: int) -> bool:
         """Return whether another node must append a batch for the partition, or the batch must wait behind a forwarded
@@ -96,8 +94,6 @@ class ForwardedAppends:
             driver.cancel()
         if drivers:
             await asyncio.wait(drivers)
-        for lane in list(self._lanes.values()):
-            await lane.close()
 
     # --- to others ----------------------------------------------------------------------------------------------
 
@@ -153,7 +149,8 @@ class ForwardedAppends:
                 one.answered = True
                 self._here(place.topic, place.partition, one.batch, one.done)
             return
-        lane = await self._lane(owner)
+        lane = self._peers.lane(owner, KIND, decode_answer)
+        await lane.open()
         place.turn += 1
         place.stopped = False
         whole = (place.topic, topic_id, place.partition)
@@ -162,13 +159,14 @@ class ForwardedAppends:
                 one = place.waiting.popleft()
                 place.sent.append(one)
                 one.again = False
+                encode = partial(encode_append, turn=place.turn, place=whole, batch=one.batch)
                 try:
-                    raw = encode_append(lane.next_number(), place.turn, whole, one.batch)
+                    await lane.send(encode, partial(self._answered, place, one))
+                    self.forwarded += 1
+                except PeerUnreachable:
+                    one.again = place.stopped = True  # it was not sent
                 except LogError as error:
                     self._answer(one, NOT_APPENDED, error)
-                    continue
-                self.forwarded += 1
-                await lane.send(raw, partial(self._answered, place, one))
             place.forget_answered()
             if not place.waiting and not place.sent:
                 return
@@ -201,39 +199,43 @@ class ForwardedAppends:
             one.batch.append_time_ms = answer.append_time_ms
             self._answer(one, Appended(answer.base, answer.end, answer.skipped, answer.duplicate), None)
 
-    async def _lane(self, owner: Member) -> _Lane:
-        lane = self._lanes.get(owner.start)
-        if lane is None or lane.broken:
-            opened = await self._peers.stream(owner, KIND, _Opening())
-            other = self._lanes.get(owner.start)
-            if other is not None and not other.broken:
-                self._peers.left_stream(owner, opened)
-                return other
-            lane = self._lanes[owner.start] = _Lane(opened, partial(self._lane_ended, owner))
-        return lane
-
-    def _lane_ended(self, owner: Member, lane: _Lane) -> None:
-        self._peers.left_stream(owner, lane.stream)
-        if self._lanes.get(owner.start) is lane:
-            del self._lanes[owner.start]
-
     # --- from others --------------------------------------------------------------------------------------------
 
-    async def _serve(self, opening: _Opening, stream: PeerStream) -> None:
-        await _Receiver(self, stream).serve()
+    async def _serve(self, opening: LaneOpening, stream: PeerStream) -> None:
+        # By partition: the turn in which a batch was refused because this node did not own the partition.
+        refused: dict[tuple[str, int], int] = {}
+        answers = Answers(stream, partial(self._receive, refused), _AT_ONCE, _BYTES_AT_ONCE)
+        stream.when_draining(answers.stop)
+        await answers.run()
 
-    def receive(self, head: ForwardedAppend, batch: Batch, done: AppendDone) -> bool:
-        """Append a batch that another node has forwarded; False if this node does not own the partition."""
-        if not self._owners.is_mine(self._owners.slot_of(head.topic, head.partition)):
-            return False
-        if self._identify(head.topic) != head.topic_id:
-            return False  # one of the two nodes has not followed a change yet
-        self._here(head.topic, head.partition, batch, done)
-        return True
+    def _receive(self, refused: dict[tuple[str, int], int], raw: bytes) -> asyncio.Future[bytes]:
+        """Append a batch that another node has forwarded."""
+        head, batch = decode_append(raw, id(refused))
+        place = head.topic, head.partition
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
+        def done(appended: Appended, error: LogError | None) -> None:
+            if isinstance(error, NotOwner):
+                # Here, and not where the answer is sent: the next batch must find it.
+                refused[place] = head.turn
+                found = AppendAnswer(head.number, elsewhere=True, unknown=True)
+            elif error is not None:
+                found = AppendAnswer(head.number, error=tell(error))
+            else:
+                found = AppendAnswer(head.number, *appended, append_time_ms=batch.append_time_ms)
+            answer.set_result(encode_answer(found))
 
-class _Opening(msgspec.Struct, array_like=True):
-    """The empty opening message of a stream of appends."""
+        # Where the ids differ, one of the two nodes has not followed a change yet.
+        if (
+            refused.get(place, -1) < head.turn
+            and self._owners.is_mine(self._owners.slot_of(*place))
+            and self._identify(head.topic) == head.topic_id
+        ):
+            self._here(*place, batch, done)
+        else:
+            refused[place] = head.turn
+            answer.set_result(encode_answer(AppendAnswer(head.number, elsewhere=True)))
+        return answer
 
 
 class _Forwarded:
@@ -273,157 +275,3 @@ class _Place:
     def forget_answered(self) -> None:
         while self.sent and self.sent[0].answered:
             self.sent.popleft()
-
-
-class _Lane:
-    """The stream of appends to one node."""
-
-    def __init__(self, stream: PeerStream, ended: Callable[[_Lane], None]) -> None:
-        self.stream = stream
-        self._account = stream.account
-        self._ended = ended
-        self._asked: dict[int, tuple[int, Callable[[AppendAnswer | None], None]]] = {}
-        self._number = 0
-        self._bytes = 0
-        self._room = asyncio.Event()
-        self._writing = asyncio.Lock()
-        self.broken = False
-        self._reading = asyncio.get_running_loop().create_task(self._read())
-
-    def next_number(self) -> int:
-        self._number += 1
-        return self._number
-
-    async def send(self, raw: bytes, answered: Callable[[AppendAnswer | None], None]) -> None:
-        """Send an append that was encoded with the last number; ``answered`` is called exactly once."""
-        number, size = self._number, len(raw)
-        self._asked[number] = size, answered
-        self._account.take(Kind.REQUESTS, size)
-        self._bytes += size
-        try:
-            # In the order of their numbers: the lock is first come, first served.
-            async with self._writing:
-                while self._bytes - size >= _UNDER_WAY and not self.broken:
-                    self._room.clear()
-                    await self._room.wait()
-                if not self.broken:
-                    await self.stream.write(raw)
-        except PeerUnreachable:
-            self._break()
-        if self.broken:
-            self._settle(number, None)
-
-    def _settle(self, number: int, answer: AppendAnswer | None) -> None:
-        found = self._asked.pop(number, None)
-        if found is None:
-            return
-        size, answered = found
-        self._account.give(Kind.REQUESTS, size)
-        self._bytes -= size
-        self._room.set()
-        answered(answer)
-
-    async def _read(self) -> None:
-        try:
-            while (raw := await self.stream.read()) is not None:
-                self._account.give(Kind.REQUESTS, len(raw))
-                answer = decode_answer(raw)
-                self._settle(answer.number, answer)
-        except (PeerUnreachable, msgspec.DecodeError) as error:
-            _log.debug("forwarded appends are cut off", error=str(error))
-        finally:
-            self._break()
-
-    def _break(self) -> None:
-        if self.broken:
-            return
-        self.broken = True
-        for number in list(self._asked):
-            self._settle(number, None)
-        self._room.set()
-        self._ended(self)
-
-    async def close(self) -> None:
-        self._reading.cancel()
-        await asyncio.wait({self._reading})
-        self._break()
-
-
-class _Receiver:
-    """The stream of appends from one other node."""
-
-    def __init__(self, appends: ForwardedAppends, stream: PeerStream) -> None:
-        self._appends = appends
-        self._stream = stream
-        self._answers: deque[bytes] = deque()
-        self._moved = asyncio.Event()
-        # By partition: the turn in which a batch was refused because this node did not own the partition.
-        self._refused: dict[tuple[str, int], int] = {}
-        self._in_flight = 0
-        self._draining = False
-        self._reading: asyncio.Task[None] | None = None
-        self._over = False
-
-    async def serve(self) -> None:
-        """Append what arrives until the other node ends the stream, or this node stops."""
-        sending = asyncio.create_task(self._send())
-        self._reading = reading = asyncio.create_task(self._read())
-        self._stream.when_draining(self._drain)
-        try:
-            await asyncio.wait({reading})
-            if not reading.cancelled():
-                reading.result()
-            while self._answers:
-                await self._stream.write(self._answers.popleft())
-        finally:
-            self._over = True
-            reading.cancel()
-            sending.cancel()
-            await asyncio.gather(reading, sending, return_exceptions=True)
-
-    async def _read(self) -> None:
-        while (raw := await self._stream.read()) is not None:
-            self._take(raw)
-
-    def _drain(self) -> None:
-        """End the stream once everything that has arrived is answered, because the node stops."""
-        self._draining = True
-        if not self._in_flight and self._reading is not None:
-            self._reading.cancel()
-
-    def _take(self, raw: bytes) -> None:
-        size = len(raw)
-        head, batch = decode_append(raw, id(self))
-        place = (head.topic, head.partition)
-        done = partial(self._done, head, batch, size)
-        self._in_flight += 1
-        if self._refused.get(place, -1) >= head.turn or not self._appends.receive(head, batch, done):
-            self._refused[place] = head.turn
-            self._stream.account.give(Kind.REQUESTS, size)
-            self._put(AppendAnswer(head.number, elsewhere=True))
-            self._in_flight -= 1
-
-    def _done(self, head: ForwardedAppend, batch: Batch, size: int, appended: Appended, error: LogError | None) -> None:
-        self._stream.account.give(Kind.REQUESTS, size)
-        if isinstance(error, NotOwner):
-            self._refused[head.topic, head.partition] = head.turn
-            self._put(AppendAnswer(head.number, elsewhere=True, unknown=True))
-        elif error is not None:
-            self._put(AppendAnswer(head.number, error=tell(error)))
-        else:
-            self._put(AppendAnswer(head.number, *appended, append_time_ms=batch.append_time_ms))
-        self._in_flight -= 1
-        if self._draining:
-            self._drain()
-
-    def _put(self, answer: AppendAnswer) -> None:
-        if not self._over:
-            self._answers.append(encode_answer(answer))
-            self._moved.set()
-
-    async def _send(self) -> None:
-        while True:
-            self._moved.clear()
-            while self._answers:
-                await self._stream.write(self._answers.popleft())
-            await self._moved.wait()

@@ -21,7 +21,9 @@ import msgspec
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.task_set import TaskSet
+from bridges.cluster.lane import Answers
 from bridges.cluster.ownership import PATIENCE_S, owner_of
+from bridges.cluster.peers import LaneOpening
 from bridges.cluster.told_errors import Told, heard, tell
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
 from bridges.formats.records import StoredBatch
@@ -30,7 +32,6 @@ from bridges.log.transactions.partition_transactions import Aborted
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peer_stream import PeerStream
     from bridges.cluster.peers import Peers
@@ -47,6 +48,9 @@ _ASKED_S = 30.0
 _SHORT_S = 0.1
 """Seconds for which a read waits for an owner: other partitions are read meanwhile."""
 _AGAIN_S = 0.1
+_AT_ONCE = 65_536
+"""Most questions of one other node in work: a watch of a log is one, too."""
+_BYTES_AT_ONCE = 64 * 1024 * 1024
 _READS_AT_ONCE = 16
 """Concurrent reads for each other node."""
 _LARGEST_READ = 8 * 1024 * 1024
@@ -117,14 +121,12 @@ class _AnswerHead(msgspec.Struct, array_like=True):
 
 
 class Answer(NamedTuple):
+    number: int
     state: State
     batches: list[StoredBatch]
     next_bytes: int
     found: Found | None
-
-
-class _Opening(msgspec.Struct, array_like=True):
-    """The empty opening message of a stream of questions."""
+    error: Told | None = None
 
 
 _question = msgspec.msgpack.Decoder(Question).decode
@@ -150,9 +152,8 @@ class LogsElsewhere:
         self._logs = logs
         self._identify = identify
         self._known: dict[tuple[str, int, bytes], LogElsewhere] = {}
-        self._lanes: dict[int, _Lane] = {}
         self.tasks = TaskSet()
-        peers.serve_stream(KIND, _Opening, self._serve)
+        peers.serve_stream(KIND, LaneOpening, self._serve)
 
     def get(self, topic: str, partition: int, stream_id: int) -> LogElsewhere:
         """Return the log of a partition, whichever node owns it."""
@@ -170,9 +171,7 @@ class LogsElsewhere:
         return self.owners.is_mine(self.owners.slot_of(topic, partition))
 
     async def close(self) -> None:
-        """Stop asking."""
-        for lane in list(self._lanes.values()):
-            lane.close()
+        """Stop watching logs."""
         await self.tasks.close()
 
     async def ask(self, question: Question, patience_s: float) -> Answer:
@@ -184,60 +183,44 @@ class LogsElsewhere:
         owner = await owner_of(self.owners, self._node_id, slot, patience_s)
         if owner is None:
             return await self._answer(question)
-        lane = self._lanes.get(owner.start)
-        if lane is None or lane.is_over:
-            lane = self._lanes[owner.start] = _Lane(self._peers, owner)
-            self.tasks.spawn(lane.run())
-        return await lane.ask(question)
+        lane = self._peers.lane(owner, KIND, _decode_answer)
+        encode = lambda number: msgspec.msgpack.encode(msgspec.structs.replace(question, number=number))  # noqa: E731
+        answer = await lane.ask(encode, _ASKED_S)
+        if answer.error is not None:
+            raise heard(answer.error)
+        return answer
 
     # --- for others -------------------------------------------------------------------------------------------------
 
-    async def _serve(self, opening: _Opening, stream: PeerStream) -> None:
-        reads = asyncio.Semaphore(_READS_AT_ONCE)
-        tasks = TaskSet()
-        over = asyncio.get_running_loop().create_future()
-        stream.when_draining(lambda: None if over.done() else over.set_result(None))
+    async def _serve(self, opening: LaneOpening, stream: PeerStream) -> None:
+        answers = Answers(
+            stream, partial(self._tell, stream, asyncio.Semaphore(_READS_AT_ONCE)), _AT_ONCE, _BYTES_AT_ONCE
+        )
+        stream.when_draining(lambda: answers.stop(finishes=False))
+        await answers.run()
 
-        async def listen() -> None:
-            while (raw := await stream.read()) is not None:
-                stream.account.give(Kind.REQUESTS, len(raw))
-                tasks.spawn(self._told(_question(raw), stream, reads))
-
-        listening = asyncio.create_task(listen())
+    async def _tell(self, stream: PeerStream, reads: asyncio.Semaphore, raw: bytes) -> bytes:
+        question = _question(raw)
         try:
-            await asyncio.wait({listening, over}, return_when=asyncio.FIRST_COMPLETED)
-            if listening.done():
-                listening.result()
-        finally:
-            over.cancel()
-            listening.cancel()
-            await asyncio.gather(listening, tasks.close(), return_exceptions=True)
-
-    async def _told(self, question: Question, stream: PeerStream, reads: asyncio.Semaphore) -> None:
-        try:
-            try:
-                if not self.is_mine(question.topic, question.partition):
-                    raise NotOwner(f"{question.topic}-{question.partition}", -1)
-                if question.op in (Op.STATE, Op.WATCH):
-                    await stream.write(_encoded(question.number, await self._answer(question)))
-                    return
-                async with reads:
-                    if question.op in (Op.TIME, Op.ABORTED):
-                        await stream.write(_encoded(question.number, await self._answer(question)))
-                        return
-                    held = await self._room(stream, question)
-                    try:
-                        await stream.write(_encoded(question.number, await self._answer(question)))
-                    finally:
-                        stream.account.give(Kind.READS, held)
-            except PeerUnreachable:
-                raise
-            except LogError as error:
-                await stream.write(_encoded_error(question.number, error))
-        except PeerUnreachable:
-            pass  # the asker has gone
-        except Exception as error:  # noqa: BLE001 - logged and counted; the asker has a timeout
+            if not self.is_mine(question.topic, question.partition):
+                raise NotOwner(f"{question.topic}-{question.partition}", -1)
+            if question.op in (Op.STATE, Op.WATCH):
+                return _encoded(await self._answer(question))
+            async with reads:
+                if question.op in (Op.TIME, Op.ABORTED):
+                    return _encoded(await self._answer(question))
+                held = await self._room(stream, question)
+                try:
+                    return _encoded(await self._answer(question))
+                finally:
+                    stream.account.give(Kind.READS, held)
+        except LogError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - logged and counted; it fails only that question
             self.barrier.caught("question of another node", error)
+            failure = LogUnavailable(f"{question.topic}-{question.partition} could not be read at its owner")
+        head = msgspec.msgpack.encode(_AnswerHead(question.number, error=tell(failure)))
+        return _HEAD.pack(len(head)) + head
 
     async def _room(self, stream: PeerStream, question: Question) -> int:
         log = self._log(question)
@@ -287,7 +270,7 @@ class LogsElsewhere:
             state = state._replace(size_bytes=log.size_bytes, recent=recent)
             found = Found(log.epoch, log.skipped)
         behind = batches[-1].end_offset if batches else question.offset
-        return Answer(state, batches, log.measure(behind, 1, state.stable), found)
+        return Answer(question.number, state, batches, log.measure(behind, 1, state.stable), found)
 
 
 class LogElsewhere:
@@ -459,76 +442,16 @@ class LogElsewhere:
         return answer
 
 
-class _Lane:
-    """The stream of questions to one node."""
-
-    def __init__(self, peers: Peers, member: Member) -> None:
-        self._peers = peers
-        self._member = member
-        self._number = 0
-        self._asked: dict[int, asyncio.Future[Answer]] = {}
-        self._stream: PeerStream | None = None
-        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.is_over = False
-
-    async def ask(self, question: Question) -> Answer:
-        await asyncio.shield(self._opened)
-        if self.is_over or self._stream is None:
-            raise PeerUnreachable(f"node {self._member.node_id} is not asked any more")
-        self._number += 1
-        number = self._number
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asked[number] = future
-        try:
-            async with asyncio.timeout(_ASKED_S):
-                await self._stream.write(msgspec.msgpack.encode(msgspec.structs.replace(question, number=number)))
-                return await future
-        except TimeoutError:
-            raise PeerUnreachable(f"node {self._member.node_id} has not answered") from None
-        finally:
-            self._asked.pop(number, None)
-
-    async def run(self) -> None:
-        """Receive answers until the stream ends."""
-        reason = "has ended"
-        try:
-            stream = self._stream = await self._peers.stream(self._member, KIND, _Opening())
-            self._opened.set_result(None)
-            while (raw := await stream.read()) is not None:
-                stream.account.give(Kind.REQUESTS, len(raw))
-                self._take(raw)
-        except (PeerUnreachable, msgspec.DecodeError, struct.error) as error:
-            reason = str(error)
-        finally:
-            self.is_over = True
-            if not self._opened.done():
-                self._opened.set_result(None)
-            if self._stream is not None:
-                self._peers.left_stream(self._member, self._stream)
-            for future in self._asked.values():
-                if not future.done():
-                    future.set_exception(PeerUnreachable(f"node {self._member.node_id}: {reason}"))
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.lose("is not asked any more")
-
-    def _take(self, raw: bytes) -> None:
-        (length,) = _HEAD.unpack_from(raw)
-        view = memoryview(raw)
-        at = _HEAD.size + length
-        head = _head(view[_HEAD.size : at])
-        future = self._asked.get(head.number)
-        if future is None or future.done():
-            return
-        if head.error is not None:
-            future.set_exception(heard(head.error))
-            return
-        batches = []
-        for base, end, flags, size, written in head.batches:
-            batches.append(StoredBatch(base, end, flags, view[at : at + size], written))
-            at += size
-        future.set_result(Answer(head.state, batches, head.next_bytes, head.found))
+def _decode_answer(raw: bytes) -> Answer:
+    (length,) = _HEAD.unpack_from(raw)
+    view = memoryview(raw)
+    at = _HEAD.size + length
+    head = _head(view[_HEAD.size : at])
+    batches = []
+    for base, end, flags, size, written in head.batches:
+        batches.append(StoredBatch(base, end, flags, view[at : at + size], written))
+        at += size
+    return Answer(head.number, head.state, batches, head.next_bytes, head.found, head.error)
 
 
 def _state(log: PartitionLog) -> State:
@@ -540,15 +463,12 @@ def _moved(state: State, known: State) -> bool:
     return state[:4] != known[:4]
 
 
-def _encoded(number: int, answer: Answer) -> bytes:
+def _encoded(answer: Answer) -> bytes:
     described = [
         (one.base_offset, one.end_offset, one.flags, len(one.payload), one.written_ms) for one in answer.batches
     ]
-    head = msgspec.msgpack.encode(_AnswerHead(number, answer.state, described, answer.next_bytes, None, answer.found))
+    head = msgspec.msgpack.encode(
+        _AnswerHead(answer.number, answer.state, described, answer.next_bytes, None, answer.found)
+    )
     payloads: Sequence[Any] = [one.payload for one in answer.batches]
     return b"".join((_HEAD.pack(len(head)), head, *payloads))
-
-
-def _encoded_error(number: int, error: LogError) -> bytes:
-    head = msgspec.msgpack.encode(_AnswerHead(number, error=tell(error)))
-    return _HEAD.pack(len(head)) + head

@@ -30,7 +30,7 @@ class Lab:
     """Nodes that listen, by their numbers."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
-        self.budget = MemoryBudget(64 * 1024**2, asyncio.get_running_loop().call_soon)
+        self.budget = MemoryBudget(256 * 1024**2, asyncio.get_running_loop().call_soon)
         self.barrier = Barrier()
         self._stack = stack
 
