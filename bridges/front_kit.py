@@ -6,14 +6,16 @@ All checks raise AssertionError with a sentence. Nothing needs pytest.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.sliced import at_once
+from anabranch_kit.sql.notices import Notices, mailboxes
 from bridges.catalog.lineage import WHOLE
 from bridges.catalog.topic import TopicKind
 from bridges.errors import BatchInvalid
@@ -22,9 +24,13 @@ from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, FormatId, StoredF
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch
+from bridges.log.remote.partitions import Partition
 from bridges.node.assembly import Node
 from bridges.node.config import load
+from bridges.node.data_dir import DataDirectory
 from bridges.node.front import Front
+from bridges.node.worker import Worker
+from bridges.node.workers import settings_of
 
 _NOW = 1_700_000_000_000
 _HOUR, _DAY = 3_600_000, 86_400_000
@@ -150,29 +156,36 @@ class KitNode:
         """Create a topic. In the names of its configuration, underscores stand for dots."""
         await self.node.catalog.create_topic(topic, partitions, {key.replace("_", "."): v for key, v in config.items()})
 
+    async def owned(self, topic: str) -> set[int]:
+        """Return the partitions of a topic that this node owns."""
+        await self.node.db.changes.latest()  # another node may have just made the topic
+        return {
+            info.index for info in self.node.catalog.topics[topic].partitions if self.node.logs.owns(topic, info.index)
+        }
+
     async def write(self, topic: str, partition: int, *records: Record) -> int:
         """Append records as a Kafka producer would, and return the offset of the first."""
-        log = self.node.logs.get(topic, partition)
-        assert log is not None, f"there is no {topic}-{partition}"
         newest = max(record.timestamp for record in records)
         batch = Batch(encode(list(records)), len(records), int(FormatId.KAFKA), newest)
-        stored: Appended = await awaited(lambda done: log.append(batch, done))
+        found = await self._find(topic, partition)
+        stored: Appended = await awaited(lambda done: found.append(batch, done))
         return stored.base
 
     async def read(self, topic: str, partition: int, offset: int = 0) -> list[Record]:
         """Return the committed records from ``offset`` on, as readers of other protocols get them."""
-        log = self.node.logs.get(topic, partition)
-        assert log is not None, f"there is no {topic}-{partition}"
-        await log.ready()
+        log = await self._find(topic, partition)
         found: list[Record] = []
-        while (at := found[-1].offset + 1 if found else offset) < log.high_watermark:
-            batches = await log.read_committed(at, 1 << 20)
+        while batches := await log.read_committed(offset, 1 << 20):
             for batch in batches:
-                records = records_of(format_of(batch.flags), batch, start=at)
+                records = records_of(format_of(batch.flags), batch, start=offset)
                 found += [one for one in records if one is not None]
-            if not batches or batches[-1].end_offset >= log.high_watermark:
-                break
+            offset = batches[-1].end_offset
         return found
+
+    async def _find(self, topic: str, partition: int) -> Partition:
+        log = await self.node.partitions.find(topic, partition)
+        assert log is not None, f"there is no {topic}-{partition}"
+        return log
 
 
 @asynccontextmanager
@@ -181,20 +194,58 @@ async def serving(directory: Path, *fronts: type[Front], **settings: str) -> Asy
 
     In the names of ``settings`` the first double underscore stands for a dot: ``line__max_line_bytes="1MiB"``.
     """
+    async with cluster(directory, *fronts, nodes=1, **settings) as (node,):
+        yield node
+
+
+@asynccontextmanager
+async def cluster(
+    directory: Path, *fronts: type[Front], nodes: int = 2, **settings: str
+) -> AsyncIterator[tuple[KitNode, ...]]:
+    """Run several nodes with these fronts while inside, each of which owns a part of the partitions; see
+    :func:`serving`.
+
+    They share a data directory, as the workers of ``anabranch serve --workers`` do, and talk to one another over TCP.
+    """
     flags = {
         "data_dir": str(directory / "data"),
+        "node.workers": str(nodes),
+        "node.worker_port_step": "0",
         "sbp.segment_bytes": "4MiB",
         "sbp.low_water_bytes": "1MiB",
-        **{f"listen.{name}": "off" for name in ("console", "sbp-pd", "sbp-range-server")},
+        **{f"listen.{name}": "off" for name in ("console", "sbp-pd")},
+        "listen.sbp-range-server": "off" if nodes == 1 else "127.0.0.1:0",
         **{f"listen.{listener.name}": "127.0.0.1:0" for front in fronts for listener in front.listeners},
         **{key.replace("__", ".", 1): value for key, value in settings.items()},
     }
-    node = Node(load(flags, environ={}, directory=directory, fronts=fronts).settings)
-    await node.start()
-    try:
-        yield KitNode(node)
-    finally:
-        await node.stop()
+    loaded = load(flags, environ={}, directory=directory, fronts=fronts).settings
+    async with AsyncExitStack() as stack:
+        workers: list[Worker | None] = [None]
+        if nodes > 1:
+            held = DataDirectory(loaded.data_dir)
+            stack.callback(held.release)
+            boxes = mailboxes(nodes)
+            for pair in boxes:
+                for end in pair:
+                    stack.callback(end.close)
+            notices = [Notices(reading, [writing for _, writing in boxes]) for reading, _ in boxes]
+            workers = [Worker(number, nodes, held, notices[number]) for number in range(nodes)]
+        made = [Node(settings_of(loaded, fronts, number), worker=one) for number, one in enumerate(workers)]
+        for node in made:
+            stack.push_async_callback(node.stop)
+        shared_out = asyncio.Event()
+
+        def look(slots: Collection[int]) -> None:
+            counts = [len(node.cluster.mine) for node in made]
+            if max(counts) - min(counts) < nodes:
+                shared_out.set()
+
+        await asyncio.gather(*(node.start() for node in made))
+        for node in made:
+            node.cluster.on_gained.append(look)
+        look(())
+        await shared_out.wait()
+        yield tuple(map(KitNode, made))
 
 
 # --- what no front may do ---------------------------------------------------------------------------------------------

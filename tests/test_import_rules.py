@@ -83,7 +83,7 @@ TOGETHER: tuple[tuple[str, str], ...] = (
         "bridges.log",
         "byte_positions.search byte_positions.tail interfaces partition.admission partition.append_path "
         "partition.partition_log partition.reading partition.time_search partition.upkeep partition.waiters "
-        "transactions.aborted_blocks",
+        "remote.readable transactions.aborted_blocks",
     ),
     ("bridges.net", "connection server"),
     ("kafka_front", "server session"),

@@ -190,6 +190,12 @@ class Catalog:
         """Return the topic with this ``name`` in ``protocol``, or None."""
         return self._index.by_name.get((protocol, name))
 
+    async def find(self, protocol: str, name: str) -> Topic | None:
+        """Return the topic with this ``name`` in ``protocol``, also if another node has just made it, or None."""
+        if (protocol, name) not in self._index.by_name:
+            await self._db.changes.latest()
+        return self.by_name(protocol, name)
+
     def stream_of(self, topic: str, partition: int) -> int | None:
         """Return the SBP stream of a partition, or None if there is no such partition."""
         found = self.partition(topic, partition)

@@ -18,7 +18,7 @@ from bridges.catalog.topics import Catalog
 from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.log.compaction.cleaner import Cleaner
 from bridges.log.logs import Logs
-from bridges.log.remote.appends import Appends
+from bridges.log.remote.partitions import Partitions
 from bridges.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Host(Protocol):
     @property
     def logs(self) -> Logs: ...
     @property
-    def appends(self) -> Appends: ...
+    def partitions(self) -> Partitions: ...
     @property
     def cleaner(self) -> Cleaner: ...
     @property

@@ -348,7 +348,7 @@ class _Writer:
         self._topic = topic
         self._active = topic.active
         self._logs = node.logs
-        self._appends = node.appends
+        self._partitions = node.partitions
         self._pending: dict[int, _Pending] = {}
         self._futures: list[asyncio.Future[None]] = []
         self._traffic = node.metrics.front(FRONT).topic(topic.name)
@@ -412,7 +412,7 @@ class _Writer:
                 settle(None, error)
 
             told = Batch(payload, count, int(FormatId.KAFKA), newest)
-            self._appends.append(self._topic.name, partition, told, stored)
+            self._partitions.append(self._topic.name, partition, told, stored)
 
         self._futures.append(awaited(append))
         if len(self._futures) >= _IN_FLIGHT:

@@ -13,9 +13,9 @@ from bridges.cluster.marks import Marks
 from bridges.cluster.members import Patience
 from bridges.cluster.peers import Peers, secret
 from bridges.cluster.service import Cluster
-from bridges.log.remote.appends import append_here
 from bridges.log.remote.forwarded_appends import ForwardedAppends
 from bridges.log.remote.log_elsewhere import LogsElsewhere
+from bridges.log.remote.partitions import append_here
 from bridges.node import backend, databases
 from bridges.node.by_itself import ByItself
 from bridges.node.node_metrics import cluster_metrics
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
     from bridges.catalog.topics import Catalog
     from bridges.log.logs import Logs
-    from bridges.log.remote.appends import Elsewhere
+    from bridges.log.remote.partitions import Elsewhere
     from bridges.log.remote.readable import ReadableElsewhere
     from bridges.metrics import Metrics
     from bridges.node.config import Settings

@@ -45,7 +45,7 @@ from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
 from bridges.log.compaction.cleaner import Cleaner
 from bridges.log.logs import Logs
-from bridges.log.remote.appends import Appends
+from bridges.log.remote.partitions import Partitions
 from bridges.metrics import Metrics
 from bridges.net.quotas import Quotas
 from bridges.node import backend, floors, promises
@@ -122,7 +122,7 @@ class Node(Stopping):
     catalog: Catalog
     progress: Progress
     logs: Logs
-    appends: Appends
+    partitions: Partitions
     cleaner: Cleaner
     translator: Translator
     client_quotas: ClientQuotas
@@ -284,7 +284,8 @@ class Node(Stopping):
         self.catalog, self.progress, self.authorizer = known.catalog, known.progress, known.authorizer
         self.quotas, self.client_quotas, self.access_rules = known.quotas, known.client_quotas, known.access_rules
         log = self._log = await enter(floors.log(plan, ground, place, storage, known))
-        self.logs, self.appends, self.cleaner, self.translator = log.logs, log.appends, log.cleaner, log.translator
+        self.logs, self.partitions = log.logs, log.partitions
+        self.cleaner, self.translator = log.cleaner, log.translator
         self.addresses.update(log.addresses)
         self.group_states = GroupStates(self, self.cluster, self.peers)
         self.topic_sizes = TopicSizes(self, self.cluster, self.peers)
@@ -412,10 +413,10 @@ class Node(Stopping):
             cluster_id=self.cluster_id,
             data_dir=settings.data_dir,
             catalog=self.catalog,
+            partitions=self.partitions,
             logs=self.logs,
             owners=self.cluster,
             peers=self.peers,
-            appends=self.appends,
             progress=self.progress.front(kind.name, kind.group_space),
             db=self.db,
             works=self.works,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
     from bridges.cluster.ownership import Membership, Others
     from bridges.log.logs import Logs
-    from bridges.log.remote.appends import Elsewhere
+    from bridges.log.remote.partitions import Elsewhere
     from bridges.log.remote.readable import ReadableElsewhere
     from bridges.metrics import Metrics
     from bridges.node.worker_metrics import WorkerMetrics

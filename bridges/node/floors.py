@@ -38,7 +38,7 @@ from bridges.log.compaction.cleaner import Cleaner, CleanerOptions
 from bridges.log.damage.skips import Skips
 from bridges.log.ledger.rules import RULES
 from bridges.log.logs import LogOptions, Logs
-from bridges.log.remote.appends import Appends
+from bridges.log.remote.partitions import Partitions
 from bridges.log.state.log_starts import LogStarts
 from bridges.log.state.snapshots import Snapshots
 from bridges.log.transactions.aborted_blocks import AbortedBlocks
@@ -283,7 +283,7 @@ class Log(Struct, frozen=True):
     """The log floor: the partition logs, wherever they are, and the work on all of them."""
 
     logs: Logs
-    appends: Appends
+    partitions: Partitions
     cleaner: Cleaner
     translator: Translator
     needed: NeededByConsumers
@@ -322,7 +322,7 @@ async def log(
         partial(place.elsewhere, catalog, barrier),
         None if flushed else partial(_take_positions_back, known.progress),
     )
-    appends = Appends(logs, place.forwarding(catalog, barrier, logs))
+    partitions = Partitions(logs, place.forwarding(catalog, barrier, logs), db.changes.latest)
     handed_over = HandedOver(settings.migrate.grace_ms)
     options = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
     cleaner = Cleaner(logs, cleaned, Policies(catalog, handed_over.holds).of, options)
@@ -338,9 +338,9 @@ async def log(
             others = await backend.serve_others(settings, started.embedded, plan.listen, catalog, logs, below.budget)
         addresses = {name: Address(*at) for other in others for name, at in other.addresses.items()}
         needed = NeededByConsumers(catalog, known.progress)
-        yield Log(logs, appends, cleaner, translator, needed, handed_over, addresses)
+        yield Log(logs, partitions, cleaner, translator, needed, handed_over, addresses)
     finally:
-        await plan.step("forwarding nothing more", appends.close())
+        await plan.step("forwarding nothing more", partitions.close())
         await plan.step("reading nothing more of other nodes", logs.elsewhere.close())
         await plan.step("answering no other node", place.peers.close())
         for other in others:  # their clients append through the partition logs

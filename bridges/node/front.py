@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from bridges.http.own_names import OwnNames
     from bridges.log.ledger.rules import Rule
     from bridges.log.logs import Logs
-    from bridges.log.remote.appends import Appends
+    from bridges.log.remote.partitions import Partitions
     from bridges.metrics import FrontMetrics
     from bridges.net.quotas import Quotas
     from bridges.node.finding import Finding
@@ -132,13 +132,14 @@ class NodeServices(Struct, frozen=True):
     """22 characters that stay the same for the life of the data."""
     data_dir: Path
     catalog: Catalog
+    partitions: Partitions
+    """The partitions of all nodes: reads, waits and appends, wherever the owner is."""
     logs: Logs
+    """The logs of the partitions that this node owns, for fronts that send their clients to the owners."""
     owners: Ownership
     """The owners of partitions, and the coordinators."""
     peers: Others
     """Requests to other nodes, and answers to theirs."""
-    appends: Appends
-    """Appends to partitions of any node, for requests that arrive at a node that does not own them."""
     progress: FrontProgress
     """Positions of this front's groups."""
     db: Database

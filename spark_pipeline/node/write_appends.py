@@ -14,7 +14,7 @@ from spark_pipeline.node.write_tables import add_places
 if TYPE_CHECKING:
     from bridges.log.interfaces import AppendDone
     from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
-    from bridges.log.remote.appends import Appends as NodeAppends
+    from bridges.log.remote.partitions import Partitions
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
     from spark_pipeline.node.write_attempts import Attempt, Attempts
@@ -26,14 +26,14 @@ _HANDED_OVER_AT_ONCE = 100
 class _Place:
     """A partition of any owner."""
 
-    __slots__ = ("_appends", "_log")
+    __slots__ = ("_log", "_partitions")
 
-    def __init__(self, appends: NodeAppends, log: PartitionLog) -> None:
-        self._appends = appends
+    def __init__(self, partitions: Partitions, log: PartitionLog) -> None:
+        self._partitions = partitions
         self._log = log
 
     def append(self, batch: Batch, done: AppendDone) -> None:
-        self._appends.append(self._log.topic, self._log.partition, batch, done)
+        self._partitions.append(self._log.topic, self._log.partition, batch, done)
 
 
 class Appends:
@@ -54,13 +54,13 @@ class Appends:
         async with attempt.lock:
             attempt.session.touch()
             futures: list[asyncio.Future[Appended]] = []
-            appends = self._node.appends
+            partitions = self._node.partitions
             await self._known(attempt, batches)
             for start in range(0, len(batches), _HANDED_OVER_AT_ONCE):
                 # No await between this check and the appends, so the attempt's end comes before or after both.
                 self._open(attempt)
                 some = batches[start : start + _HANDED_OVER_AT_ONCE]
-                futures += [attempt.appended(_Place(appends, one), batch) for one, batch in some]
+                futures += [attempt.appended(_Place(partitions, one), batch) for one, batch in some]
                 if start + len(some) < len(batches):
                     await asyncio.sleep(0)
             results = await asyncio.gather(*futures, return_exceptions=True)

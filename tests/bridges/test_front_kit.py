@@ -157,22 +157,36 @@ def test_a_stamp_is_what_the_format_tells() -> None:
     assert LineFormat().describe(payload).producer == LineStamp(b"me", 7, 2)
 
 
-async def test_the_example_of_the_page(tmp_path: Path) -> None:
+def front_of_the_page() -> type[RequestFront]:
     page = (Path(__file__).parents[2] / "docs" / "fronts.md").read_text()
     fenced = page.split("<!-- example -->")[1].split("<!-- end of example -->")[0]
     code = textwrap.dedent(fenced).split("```python\n")[1].split("```")[0]
-    module: dict[str, Any] = {"__name__": "count_front"}
+    assert len([line for line in code.splitlines() if line.strip()]) <= 50
+    module: dict[str, Any] = {"__name__": "note_front"}
     exec(compile(code, "docs/fronts.md", "exec"), module)
-    async with front_kit.serving(tmp_path, module["CountFront"]) as kit:
-        await kit.make("t", 2)
-        await kit.write("t", 1, Record(b"key", b"value", timestamp=5))
-        reader, writer = await asyncio.open_connection(*kit.address("count"))
-        for line, answer in ((b"COUNT t 1", b"OK 1"), (b"COUNT t 7", b"ERR there is no such partition")):
-            writer.write(line + b"\n")
-            assert await reader.readline() == answer + b"\n"
-        writer.write(b"COUNT\n")
-        assert await reader.readline() == b"", "what it did not expect costs the connection"
-        writer.close()
+    found: type[RequestFront] = module["NoteFront"]
+    return found
+
+
+async def test_the_front_of_fifty_lines_reads_and_writes_every_partition_at_every_node(tmp_path: Path) -> None:
+    async with front_kit.cluster(tmp_path, front_of_the_page()) as kits:
+        await kits[0].make("t", 4)
+        assert all([await kit.owned("t") for kit in kits]), "each node owns some"
+        clients = [await asyncio.open_connection(*kit.address("note")) for kit in kits]
+        for number, (reader, writer) in enumerate(clients):
+            other_reader, other_writer = clients[1 - number]
+            for partition in range(4):
+                other_writer.write(b"GET t %d %d\n" % (partition, number))  # it waits for the record
+                writer.write(b"PUT t %d from node %d\n" % (partition, number))
+                assert await reader.readline() == b"OK %d\n" % number
+                assert await other_reader.readline() == b"OK from node %d\n" % number
+        reader, writer = clients[0]
+        writer.write(b"PUT t 4 nowhere\n")
+        assert await reader.readline() == b"ERR there is no such partition\n"
+        writer.write(b"GET\n")
+        assert await reader.readline() == b"", "an unexpected request costs the connection"
+        for _, writer in clients:
+            writer.close()
 
 
 async def test_logins_that_no_front_can_forget(tmp_path: Path) -> None:
@@ -183,3 +197,21 @@ async def test_logins_that_no_front_can_forget(tmp_path: Path) -> None:
 
     async with front_kit.serving(tmp_path, Without, auth_required__line="true") as kit:
         assert await ask(kit, "GET t 0 0") == ""
+
+
+async def test_the_example_reads_and_writes_every_partition_at_every_node(tmp_path: Path) -> None:
+    async with front_kit.cluster(tmp_path, LineFront) as kits:
+        await kits[0].make("t", 8)
+        owned = [await kit.owned("t") for kit in kits]
+        assert all(owned), "each node owns some"
+        assert set.union(*owned) == set(range(8))
+        for number, kit in enumerate(kits):
+            for partition in range(8):
+                assert await ask(kit, f"PUT t {partition} node={number}") == f"OK {number}"
+        for kit in kits:
+            for partition in range(8):
+                assert await ask(kit, f"GET t {partition} 0") == "OK 2 0 node=0 1 node=1"
+        assert await ask(kits[1], "MARK here t 0 1") == "OK 1"
+        assert await ask(kits[0], "FIND here t 0") == "OK 1"
+        assert await ask(kits[0], "MAKE just:made 2") == "OK just:made"
+        assert await ask(kits[1], "PUT just:made 0 a=b") == "OK 0"

@@ -35,7 +35,7 @@ from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch
 from bridges.log.ledger.rules import EventNumberRule, Rule
-from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.remote.partitions import Partition
 from bridges.net.request_response import Frame, RequestConnection
 from bridges.net.server import Limits
 from bridges.node.front import Listener
@@ -231,15 +231,15 @@ class LineFront(RequestFront):
         counts.done(time.monotonic() - began, len(frame), len(answer) + 1)
         return answer.encode("utf-8", "replace") + b"\n"
 
-    def _log(self, client: RequestConnection, operation: Operation, name: str, partition: str) -> PartitionLog:
-        topic = self.node.catalog.by_name(self.name, name)
+    async def _log(self, client: RequestConnection, operation: Operation, name: str, partition: str) -> Partition:
+        topic = await self.node.catalog.find(self.name, name)
         told = name if topic is None else topic.name
         if not self.node.authorizer.allows(client.principal, operation, Resource(ResourceKind.TOPIC, told)):
             raise ValueError(f"you may not {operation.value} {name}")
-        log = None if topic is None else self.node.logs.get(topic.name, int(partition))
-        if log is None:
+        found = None if topic is None else await self.node.partitions.find(topic.name, int(partition))
+        if found is None:
             raise ValueError("there is no such partition")
-        return log
+        return found
 
     async def _make(self, client: RequestConnection, name: str, partitions: str, *config: str) -> str:
         canonical = self.names.canonical(name)
@@ -249,14 +249,16 @@ class LineFront(RequestFront):
         return (await self.node.catalog.create_topic(canonical, int(partitions), settings)).names[self.name]
 
     async def _put(self, client: RequestConnection, topic: str, partition: str, *words: str) -> int:
-        return await self._append(self._log(client, Operation.WRITE, topic, partition), words)
+        return await self._append(await self._log(client, Operation.WRITE, topic, partition), words)
 
     async def _once(
         self, client: RequestConnection, writer: str, number: str, topic: str, partition: str, *words: str
     ) -> int:
-        return await self._append(self._log(client, Operation.WRITE, topic, partition), words, writer, int(number))
+        return await self._append(
+            await self._log(client, Operation.WRITE, topic, partition), words, writer, int(number)
+        )
 
-    async def _append(self, log: PartitionLog, words: Sequence[str], writer: str = "", number: int = -1) -> int:
+    async def _append(self, log: Partition, words: Sequence[str], writer: str = "", number: int = -1) -> int:
         now = time.time_ns() // 1_000_000
         if words and words[0].startswith("@"):
             now, words = int(words[0][1:]), words[1:]
@@ -272,7 +274,7 @@ class LineFront(RequestFront):
         return stored.base
 
     async def _get(self, client: RequestConnection, topic: str, partition: str, offset: str) -> str:
-        log = self._log(client, Operation.READ, topic, partition)
+        log = await self._log(client, Operation.READ, topic, partition)
         most = self.node.section(LineSettings).get_bytes
         begin = end = int(offset)
         found: list[str] = []
@@ -290,13 +292,13 @@ class LineFront(RequestFront):
         return " ".join((str(end), *found))
 
     async def _mark(self, client: RequestConnection, name: str, topic: str, partition: str, offset: str) -> str:
-        log = self._log(client, Operation.READ, topic, partition)
+        log = await self._log(client, Operation.READ, topic, partition)
         row = (name, log.topic, log.partition, int(offset))
         await self.node.db.run(lambda db: db.execute(upsert("front_line_marks", "name topic partition", "offset"), row))
         return offset
 
     async def _find(self, client: RequestConnection, name: str, topic: str, partition: str) -> int:
-        log = self._log(client, Operation.READ, topic, partition)
+        log = await self._log(client, Operation.READ, topic, partition)
         query = "SELECT offset FROM front_line_marks WHERE name = ? AND topic = ? AND partition = ?"
         place = (name, log.topic, log.partition)
         for (offset,) in await self.node.db.run(lambda db: db.execute(query, place).fetchall()):

@@ -13,6 +13,7 @@ from bridges.log.interfaces import Phase
 if TYPE_CHECKING:
     from bridges.log.interfaces import Owner, Waiter
     from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.remote.readable import ReadableLog
 
 _WOKEN_AT_ONCE = 256
 """Waiters called in one turn of the event loop: clients choose how many there are."""
@@ -69,7 +70,7 @@ class _Until:
         self._condition = condition
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def log_moved(self, log: PartitionLog) -> None:
+    def log_moved(self, log: ReadableLog) -> None:
         if self.done.done():
             return
         try:
@@ -102,7 +103,7 @@ def once(log: PartitionLog, condition: Callable[[], bool], then: Callable[[], No
     log.add_waiter(_Once(condition, then))
 
 
-async def until(log: PartitionLog, condition: Callable[[], bool]) -> None:
+async def until(log: ReadableLog, condition: Callable[[], bool]) -> None:
     """Return once ``condition`` holds, which is checked now and whenever the log moves. Raises LogDeleted, and the
     errors of ``condition``."""
     waiter = _Until(condition)

@@ -54,7 +54,7 @@ Here = Callable[[str, int, Batch, AppendDone], None]
 
 
 class ForwardedAppends:
-    """The forwarded appends of one node (see :class:`.appends.Elsewhere`). ``here`` appends to its own logs;
+    """The forwarded appends of one node (see :class:`.partitions.Elsewhere`). ``here`` appends to its own logs;
     ``identify`` returns a topic's id, because a topic that was made again under its name is another one."""
 
     def __init__(
@@ -78,7 +78,7 @@ class ForwardedAppends:
         return (topic, partition) in self._places or not owners.is_mine(owners.slot_of(topic, partition))
 
     def append(self, topic: str, partition: int, batch: Batch, done: AppendDone) -> None:
-        """Append a batch through its owner; see :meth:`bridges.log.remote.appends.Appends.append`."""
+        """Append a batch through its owner; see :meth:`bridges.log.remote.partitions.Partitions.append`."""
         place = self._places.get((topic, partition))
         if place is None:
             place = self._places[topic, partition] = _Place(topic, partition)

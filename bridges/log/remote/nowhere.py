@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Nowhere:
-    """The missing way to other nodes' logs (see :class:`bridges.log.remote.appends.Elsewhere`,
+    """The missing way to other nodes' logs (see :class:`bridges.log.remote.partitions.Elsewhere`,
     :class:`bridges.log.remote.readable.ReadableElsewhere`)."""
 
     def takes(self, topic: str, partition: int) -> bool:
