@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from bridges.catalog.job_view import JobDirectory
     from bridges.catalog.transaction_view import TransactionDirectory
     from spark_pipeline.node.serving import PipelineServer
-    from spark_pipeline.node.write_among import Queries
     from spark_pipeline.node.write_view import LiveAttempts
 
 log = structlog.get_logger(__name__)
@@ -99,20 +98,14 @@ class PipelineFront(Front):
             await self._site.open()
 
     async def _mark(self, asked: Mark) -> Missing:
-        return await self._among(await self.open()).mark_here(asked)
+        return await (await self.open()).core.writes.queries.mark_here(asked)
 
     async def _whole(self, asked: Whole) -> Missing:
-        return await self._among(await self.open()).whole_here(asked)
+        return await (await self.open()).core.writes.queries.find_missing_here(asked)
 
     async def _abort(self, asked: AbortAttempt) -> Aborted:
         await self.open()
         return Aborted(await self._attempts.abort_here(asked.name))
-
-    @staticmethod
-    def _among(server: PipelineServer) -> Queries:
-        among = server.core.writes.among
-        assert among is not None, "there are other nodes"
-        return among
 
     async def _application(self) -> web.Application:
         serving = await asyncio.to_thread(import_module, "spark_pipeline.node.serving")

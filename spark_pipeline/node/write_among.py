@@ -1,4 +1,4 @@
-"""Queries of sinks in a cluster: each query has one owner, and its transactions end in partitions of any node.
+"""The owners of sinks' queries: each query has one, and its transactions end in partitions of any node.
 
 A query is owned by the node that owns the slot of its name, whatever it writes to. The owner begins its attempts and
 decides its batches; a node that gains the slot reads the decisions from the database and carries them out. Sinks that
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import in_turns
 from bridges.cluster.owned import OwnedNames
 from bridges.errors import NotOwner
 from bridges.log.transactions.marking import End, Markers
@@ -27,17 +28,9 @@ from spark_pipeline.node.write_tables import is_decided
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Others, Ownership
     from bridges.node.front import NodeServices
     from spark_pipeline.node.write_attempts import Attempt
-
-
-class Owned(Protocol):
-    """The methods of :class:`spark_pipeline.node.writes.Writes` that this module uses."""
-
-    async def read(self, wanted: Callable[[str], bool]) -> None: ...
-
-    def surrender(self, gone: Callable[[str], bool]) -> None: ...
+    from spark_pipeline.node.writes import Writes
 
 
 class Queries(OwnedNames):
@@ -45,12 +38,11 @@ class Queries(OwnedNames):
 
     what = "query of a sink"
 
-    def __init__(self, node: NodeServices, owners: Ownership, peers: Others, writes: Owned) -> None:
-        super().__init__(owners)
+    def __init__(self, node: NodeServices, writes: Writes) -> None:
+        super().__init__(node.owners)
         self._node = node
-        self._peers = peers
         self._writes = writes
-        self.markers = Markers(node.logs, node.db, owners)
+        self.markers = Markers(node.logs, node.db, node.owners)
 
     def slot(self, name: str) -> int:
         return query_slot(self._owners, name)
@@ -82,7 +74,7 @@ class Queries(OwnedNames):
     async def ask_to_mark(self, attempt: Attempt, owner: Member, places: list[Place]) -> None:
         """Ask the owner of partitions to write the markers of an attempt. Raises LogError."""
         asked = Mark(attempt.producer_id, attempt.row.epoch, attempt.commits, places)
-        await self._peers.ask(owner, MARKERS, asked, Missing)
+        await self._node.peers.ask(owner, MARKERS, asked, Missing)
 
     async def mark_here(self, asked: Mark) -> Missing:
         """Write markers for the owner of a query. Raises LogError if a partition is not owned by this node."""
@@ -93,20 +85,20 @@ class Queries(OwnedNames):
 
     # --- whether all is there ---------------------------------------------------------------------------------------
 
-    async def missing(self, attempt: Attempt) -> list[Place]:
+    async def find_missing(self, attempt: Attempt) -> list[Place]:
         """Return the partitions that have lost acknowledged batches of an attempt. Raises LogError."""
         here, elsewhere = await self.markers.share_out(attempt.places_in_order())
-        found = (await self.whole_here(Whole(attempt.producer_id, here))).places
+        found = (await self.find_missing_here(Whole(attempt.producer_id, here))).places
         for to, some in elsewhere:
-            found += (await self._peers.ask(to, WHOLE, Whole(attempt.producer_id, some), Missing)).places
+            found += (await self._node.peers.ask(to, WHOLE, Whole(attempt.producer_id, some), Missing)).places
         return [place for place in found if attempt.writes_to(place)]
 
-    async def whole_here(self, asked: Whole) -> Missing:
+    async def find_missing_here(self, asked: Whole) -> Missing:
         """Return, for the owner of a query, the partitions of this node that lack an attempt's open transaction. Raises
         LogError.
         """
         found: list[Place] = []
-        for place in asked.places:
+        async for place in in_turns(asked.places):
             to = await self.markers.find(place)
             if to is None:
                 continue  # the whole topic was deleted meanwhile

@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from bridges.errors import LogError
 from bridges.log.transactions.open_transaction import OpenPlaces, OpenTransaction
 from spark_pipeline.node.write_tables import AttemptRow, AttemptState, Hold
-
-if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
 
 Key = tuple[int, int]
 """Producer id and epoch of an attempt."""
@@ -130,13 +127,13 @@ class Attempts:
     ``places`` are the partitions that they write to, at most ``most_places``.
     """
 
-    def __init__(self, most_places: int) -> None:
+    def __init__(self, most_places: int, holding: Callable[[str], Hold]) -> None:
         self._by_key: dict[Key, Attempt] = {}
         self._by_nonce: dict[tuple[str, str], Attempt] = {}
         self._sessions: dict[Query, dict[int, Session]] = {}
-        self.holding: Callable[[str], Hold] = lambda query: _anybody
+        self.holding = holding
         """Returns the ownership check of a query. It runs inside each database transaction that changes the query, and
-        raises if this node no longer owns it. A node by itself checks nothing."""
+        raises if this node no longer owns it."""
         self.places: OpenPlaces[Attempt] = OpenPlaces(most_places)
 
     def __len__(self) -> int:
@@ -229,7 +226,3 @@ class Attempts:
             del batches[session.name.number]
             if not batches:
                 del self._sessions[session.name.of]
-
-
-def _anybody(connection: Connection) -> None:
-    """Check nothing: a node by itself owns every query."""

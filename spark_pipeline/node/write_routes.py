@@ -196,7 +196,7 @@ class WriteHandlers:
         """Raise RequestError, with the owner's address, if another node owns the query; NotOwner if it has no owner
         now.
         """
-        owner = None if self.writes.among is None else self.writes.among.owner(query)
+        owner = self.writes.queries.owner(query)
         if owner is None:
             return
         at = owner.address(self._core.listener_of(request), request.url.host or "")

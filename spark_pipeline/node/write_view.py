@@ -99,7 +99,7 @@ class LiveAttempts:
         writes = self._writes()
         if writes is None:
             return _NONE
-        if writes.among is not None and not writes.among.owns(_query_of(name)):
+        if not writes.queries.owns(_query_of(name)):
             raise NotOwner(f"query {_query_of(name)}", -1)
         found = self._find(name)
         if found is None:

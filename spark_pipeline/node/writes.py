@@ -34,10 +34,9 @@ from msgspec import Struct
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
-from bridges.cluster.alone import Alone
 from bridges.errors import LogError, NotOwner
 from bridges.log.transactions.ends import TransactionEnds
-from bridges.log.transactions.marking import Markers
+from spark_pipeline.node.write_among import Queries
 from spark_pipeline.node.write_appends import Appends
 from spark_pipeline.node.write_attempts import (
     Attempt,
@@ -67,12 +66,9 @@ from spark_pipeline.node.write_tables import (
 if TYPE_CHECKING:
     from anabranch_kit.run.rounds import Rounds
     from bridges.catalog.topic import Change
-    from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
-    from bridges.log.transactions.open_transaction import Place
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
-    from spark_pipeline.node.write_among import Queries
 
 log = structlog.get_logger(__name__)
 
@@ -104,13 +100,16 @@ class Writes:
         self._sinks: dict[Query, SinkRow] = {}
         self._left_out: dict[Query, int] = {}
         """Query -> the last batch for which "left out" was logged."""
-        self.attempts = Attempts(settings.attempt_partitions)
+        self.queries = Queries(node, self)
+        self.attempts = Attempts(settings.attempt_partitions, self.queries.holding)
         self.appends = Appends(node, settings, self.attempts)
-        self.among = self._among_others()
-        """The queries that this node owns in a cluster; None for a node by itself."""
-        markers = Markers(node.logs, node.db, node.owners) if self.among is None else self.among.markers
         self.ends: TransactionEnds[Attempt] = TransactionEnds(
-            markers, node.barrier, "a sink's transaction", self._end_seen, self._ended, self._ask_to_mark
+            self.queries.markers,
+            node.barrier,
+            "a sink's transaction",
+            self._forget_attempt,
+            self._end,
+            self.queries.ask_to_mark,
         )
         self._deciding: WeakValueDictionary[Query, asyncio.Lock] = WeakValueDictionary()
         self._producers = Producers(node.catalog)
@@ -119,15 +118,6 @@ class Writes:
         self._rounds: Rounds[Session] = node.rounds("expiry of sinks' transactions")
         self.expired = 0
         """Number of attempts that were aborted after their timeout."""
-
-    def _among_others(self) -> Queries | None:
-        if isinstance(self._node.owners, Alone):
-            return None
-        from spark_pipeline.node.write_among import Queries  # only in a cluster
-
-        among = Queries(self._node, self._node.owners, self._node.peers, self)
-        self.attempts.holding = among.holding
-        return among
 
     @property
     def open(self) -> int:
@@ -139,10 +129,7 @@ class Writes:
     async def load(self) -> None:
         """Read all queries and carry out their decisions. Open attempts get a whole new timeout."""
         self._node.catalog.on_change.append(self._changed)
-        if self.among is None:
-            await self.read(lambda query: True)
-        else:
-            await self.among.begin()
+        await self.queries.begin()
 
     async def read(self, wanted: Callable[[str], bool]) -> None:
         """Read the queries for which ``wanted`` is true and which this node owns now; carry out their decisions."""
@@ -174,7 +161,7 @@ class Writes:
 
     def _require(self, query: str) -> None:
         """Raise NotOwner if another node owns the query, or this node has not read its state yet."""
-        if self.among is not None and not self.among.owns(query):
+        if not self.queries.owns(query):
             raise NotOwner(f"query {query}", -1)
 
     def _session(self, row: AttemptRow) -> Session:
@@ -185,27 +172,22 @@ class Writes:
     async def close(self) -> None:
         """Stop all work; the next start continues it."""
         await self._tasks.close()
-        if self.among is not None:
-            await self.among.close()
+        await self.queries.close()
         await self.ends.close()
 
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             self.attempts.places.topic_deleted(change.topic.name)
 
-    async def _ask_to_mark(self, attempt: Attempt, owner: Member, places: list[Place]) -> None:
-        assert self.among is not None
-        await self.among.ask_to_mark(attempt, owner, places)
-
-    async def _end_seen(self, attempt: Attempt) -> None:
+    async def _forget_attempt(self, attempt: Attempt) -> None:
         # Readers see it now, so waiters go on without waiting for the deletion of its rows.
         attempt.ended.set()
         hold = self.attempts.holding(attempt.row.query)
         await self._node.db.run(lambda connection: forget_attempt(connection, attempt.key, hold))
 
-    def _ended(self, attempt: Attempt) -> None:
+    def _end(self, attempt: Attempt) -> None:
         self.attempts.remove(attempt)
-        if attempt.nonce or self.among is None:  # else the node that began it may still use or reuse the producer
+        if attempt.nonce:  # else the node that began it may still use or reuse the producer
             self._producers.give(*attempt.key)
 
     # --- for tasks --------------------------------------------------------------------------------------------------
@@ -370,17 +352,8 @@ class Writes:
         A node that acknowledges before a flush may lose acknowledged batches in a loss of power.
         """
         await attempt.settled()
-        if self.among is not None:
-            for place in await self.among.missing(attempt):
-                raise AttemptGone(f"what the attempt wrote to {place[0]}-{place[1]} is not there any more")
-            return
-        async for place in in_turns(attempt.places_in_order()):
-            at = self._node.logs.get(*place)
-            if at is None:
-                continue  # the whole topic was deleted meanwhile
-            await at.ready()
-            if attempt.row.producer_id not in at.state.transactions.open and attempt.writes_to(place):
-                raise AttemptGone(f"what the attempt wrote to {place[0]}-{place[1]} is not there any more")
+        for topic, partition in await self.queries.find_missing(attempt):
+            raise AttemptGone(f"what the attempt wrote to {topic}-{partition} is not there any more")
 
     async def _decided(self, sink: SinkRow | None, committed: Sequence[Attempt], aborted: Sequence[Attempt]) -> None:
         """Store the decision about attempts durably, and begin to carry it out."""
@@ -396,7 +369,7 @@ class Writes:
                 for attempt in aborted:
                     attempt.closing = False
                 raise
-        if sink is not None and (self.among is None or self.among.owns(query)):
+        if sink is not None and self.queries.owns(query):
             self._sinks[sink.query, sink.target] = sink
         for attempt in committed:
             attempt.state = AttemptState.COMMITTING

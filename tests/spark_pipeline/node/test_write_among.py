@@ -61,10 +61,12 @@ class World:
         )
         node = SimpleNamespace(
             node_id=1,
+            owners=owners,
+            peers=SimpleNamespace(),
             db=SimpleNamespace(run=self._run, changes=SimpleNamespace(shared=True, catch_up=self._ready)),
             logs=SimpleNamespace(get=lambda topic, partition: self.log if (topic, partition) == PLACE else None),
         )
-        self.queries = module.Queries(node, owners, SimpleNamespace(), SimpleNamespace())
+        self.queries = module.Queries(node, SimpleNamespace())
 
     async def _ready(self) -> None:
         pass
@@ -143,9 +145,9 @@ async def is_fenced_where_nothing_of_it_has_arrived(module: ModuleType) -> None:
 
 async def is_missing_where_it_is_not_open(module: ModuleType) -> None:
     world = World(module)
-    assert not (await world.queries.whole_here(Whole(PRODUCER, [PLACE, ("gone", 0)]))).places
+    assert not (await world.queries.find_missing_here(Whole(PRODUCER, [PLACE, ("gone", 0)]))).places
     world.log.state.transactions.open.clear()
-    assert (await world.queries.whole_here(Whole(PRODUCER, [PLACE]))).places == [PLACE]
+    assert (await world.queries.find_missing_here(Whole(PRODUCER, [PLACE]))).places == [PLACE]
 
 
 SCENARIOS: tuple[Scenario, ...] = (
