@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.flights import DemoFailed
-from spark_pipeline.jobs.archive import ArchiveRun
-from spark_pipeline.jobs.archive_verify import verify
+from spark_pipeline.jobs.archive.run import ArchiveRun
+from spark_pipeline.jobs.archive.verify import verify
 from spark_pipeline.jobs.engine_spark import SparkEngine
 from spark_pipeline.lake.archive import Description
 from spark_pipeline.spark.session import session

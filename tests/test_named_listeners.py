@@ -23,7 +23,7 @@ from bridges.node.sections import SettingsError
 from pravega_front.front import PravegaFront
 from pravega_front.wire.controller import METHODS as CONTROLLER_METHODS
 from pravega_front.wire.controller import SERVICE, message
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
 from tests.certificates import Authority
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient

@@ -23,7 +23,7 @@ from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.pravega import segment_bytes
 from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch
 from bridges.log.byte_positions.event_bytes import bytes_of, record_at
-from spark_pipeline.core.decode_batches import decode as rows_of
+from spark_pipeline.core.decoding.batches import decode as rows_of
 from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.core.ranges import OffsetRange
 from tests.spark_pipeline.core.oracle import EVERYTHING

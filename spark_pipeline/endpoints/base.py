@@ -149,8 +149,8 @@ _SCHEMES = {
     **dict.fromkeys(("anabranch+tls", "pravega+tls"), "spark"),
     **dict.fromkeys(("ydb", "ydb+tls"), "ydb"),
 }
-"""Scheme of a URL -> the extra of this package with its client. The module with ``open_endpoint(url, options)`` has the
-name of the scheme's first word."""
+"""Scheme of a URL -> the extra of this package with its client. The room with ``endpoint.open_endpoint(url, options)``
+has the name of the scheme's first word."""
 
 
 def may_cut(url: str) -> bool:
@@ -179,7 +179,7 @@ def checked_module(url: str, options: Collection[str], others: Collection[str] =
         known = ", ".join(f"{name}://" for name in _SCHEMES)
         raise OptionError(f"{url!r} is no address of an endpoint: it begins with one of {known}")
     try:
-        module = import_module(f"spark_pipeline.endpoints.{scheme.partition('+')[0]}")
+        module = import_module(f"spark_pipeline.endpoints.{scheme.partition('+')[0]}.endpoint")
     except ModuleNotFoundError as error:
         raise OptionError(
             f"{scheme}:// needs the Python package {error.name}: pip install 'anabranch[{_SCHEMES[scheme]}]'"

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from bridges.formats import FormatId
-from spark_pipeline.core.node_client import Buffer, NodeClient, NodeOptions
+from spark_pipeline.core.client.node_client import Buffer, NodeClient, NodeOptions
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import Positions
 from spark_pipeline.endpoints.node_errors import as_pipeline_errors

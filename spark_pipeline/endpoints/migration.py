@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from spark_pipeline.core import import_frames
-from spark_pipeline.core.decode_batches import decode
+from spark_pipeline.core.decoding.batches import decode
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Endpoint, endpoint

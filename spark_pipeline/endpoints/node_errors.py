@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spark_pipeline.core.client.node_client import NodeError, NodeUnavailable
 from spark_pipeline.core.errors import Conflict, EndpointUnavailable, Fenced, PipelineError, UnknownTopic
-from spark_pipeline.core.node_client import NodeError, NodeUnavailable
 
 
 @contextmanager

@@ -214,8 +214,8 @@ def reported(
     if not url.startswith(("anabranch://", "anabranch+tls://")):
         yield
         return
-    from spark_pipeline.core.job_client import JobReporter
-    from spark_pipeline.core.node_client import NodeClient, NodeOptions
+    from spark_pipeline.core.client.job_client import JobReporter
+    from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
 
     with JobReporter(NodeClient(NodeOptions.of(url, options)), kind, name, meter.progress, job_id=job_id):
         yield

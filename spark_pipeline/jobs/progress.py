@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from spark_pipeline.core.job_client import JobProgress, Rate
+from spark_pipeline.core.client.job_client import JobProgress, Rate
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.repeating import Repeating
 

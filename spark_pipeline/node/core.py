@@ -16,7 +16,7 @@ from bridges.http.bodies import JSON_BYTES, PARSED, object_of, parse_json
 from bridges.http.errors import RequestError, error_response, status_of
 from bridges.http.memory import memory_of, send_parts
 from spark_pipeline.node.jobs import Jobs
-from spark_pipeline.node.writes import Writes
+from spark_pipeline.node.sinks.writes import Writes
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory

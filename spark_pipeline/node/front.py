@@ -20,9 +20,10 @@ from bridges.catalog import front_tables
 from bridges.errors import LogError
 from bridges.http.site import HttpSite
 from bridges.node.front import Front, Listener, NodeServices
+from spark_pipeline.node import jobs
 from spark_pipeline.node.settings import PipelineSettings
-from spark_pipeline.node.tables import ERASERS, MIGRATIONS
-from spark_pipeline.node.write_messages import ABORT, MARKERS, WHOLE, AbortAttempt, Aborted, Mark, Missing, Whole
+from spark_pipeline.node.sinks import tables
+from spark_pipeline.node.sinks.messages import ABORT, MARKERS, WHOLE, AbortAttempt, Aborted, Mark, Missing, Whole
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from bridges.catalog.job_view import JobDirectory
     from bridges.catalog.transaction_view import TransactionDirectory
     from spark_pipeline.node.serving import PipelineServer
-    from spark_pipeline.node.write_view import LiveAttempts
+    from spark_pipeline.node.sinks.view import LiveAttempts
 
 log = structlog.get_logger(__name__)
 
@@ -51,8 +52,9 @@ class PipelineFront(Front):
     listeners = (Listener(PIPELINE, PORT, tls=True, authentication=("basic", "bearer")),)
     settings = PipelineSettings
     connection_bounds = ("max_connections",)
-    migrations = MIGRATIONS
-    erasers = ERASERS
+    migrations = (tables.create, jobs.create, tables.add_targets, tables.add_content)
+    """Migrations from each version of the tables to the next; never change one that was released."""
+    erasers = (tables.erase_topic,)
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
@@ -129,7 +131,7 @@ class PipelineFront(Front):
 
     @cached_property
     def _attempts(self) -> LiveAttempts:
-        from spark_pipeline.node.write_view import LiveAttempts  # only when a client lists transactions
+        from spark_pipeline.node.sinks.view import LiveAttempts  # only when a client lists transactions
 
         return LiveAttempts(self._node, lambda: None if self.server is None else self.server.core.writes)
 

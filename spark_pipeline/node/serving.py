@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridges.http.access import Doorkeeper
-from bridges.http.errors import errors_as_json
-from bridges.http.memory import Counted
-from spark_pipeline.node import describe, groups, importing, job_routes, reads, tokens, write_routes
+from bridges.console.access import Doorkeeper
+from bridges.console.errors import errors_as_json
+from bridges.console.memory import Counted
+from spark_pipeline.node import describe, groups, importing, job_routes, reads, tokens
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings
+from spark_pipeline.node.sinks import routes as write_routes
 
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices

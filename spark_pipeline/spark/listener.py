@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.repeating import Repeating
 
 _PATIENCE_S = 2.0

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from bridges.node.memory import keep_buffers
+from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.endpoints.base import Endpoint, endpoint
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]

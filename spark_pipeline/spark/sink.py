@@ -2,8 +2,8 @@
 
 A task writes its rows to the node as a transaction of its own, and the driver commits all tasks of a batch at once. So
 every batch of a query is in the log exactly once, whatever is retried, killed or restarted
-(``spark_pipeline.node.writes`` says how). Tasks of a stream find the batch's identity, its query and number, in Spark's
-task properties; a non-streaming write makes a name of its own.
+(``spark_pipeline.node.sinks.writes`` says how). Tasks of a stream find the batch's identity, its query and number, in
+Spark's task properties; a non-streaming write makes a name of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from spark_pipeline.core.client.node_answers import NodeTopics
+from spark_pipeline.core.client.node_client import ACCESS_OPTIONS, NodeError, NodeOptions
+from spark_pipeline.core.client.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.core.digest import content_sum
+from spark_pipeline.core.encoding.sink_rows import SinkOptions, SinkRows, check_schema
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.core.node_answers import NodeTopics
-from spark_pipeline.core.node_client import ACCESS_OPTIONS, NodeError, NodeOptions
 from spark_pipeline.core.options import Options, refuse_unknown
-from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
-from spark_pipeline.core.sink_rows import SinkOptions, SinkRows, check_schema
 from spark_pipeline.spark.pool import POOL
 from spark_pipeline.spark.refused import COMPRESSION, refuse
 from spark_pipeline.spark.source_options import DEFAULT_ENDPOINT

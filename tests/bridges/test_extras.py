@@ -55,6 +55,6 @@ def test_a_missing_package_is_one_sentence(
 
 def test_the_upgrade_to_a_cluster_needs_no_more_than_a_node_of_one() -> None:
     missing = ("numpy", "pyarrow", "xxhash", "pyspark")
-    script = f"import sys; sys.modules.update(dict.fromkeys({missing})); import spark_pipeline.jobs.upgrade"
+    script = f"import sys; sys.modules.update(dict.fromkeys({missing})); import spark_pipeline.jobs.upgrade.upgrade"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -20,10 +20,10 @@ from sbp_back.wire import model as m
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.anabranch import AnabranchEndpoint
+from spark_pipeline.endpoints.anabranch.endpoint import AnabranchEndpoint
+from spark_pipeline.endpoints.anabranch.node_reader import NodeReader
+from spark_pipeline.endpoints.anabranch.sbp_reader import SbpReader
 from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.endpoints.node_reader import NodeReader
-from spark_pipeline.endpoints.sbp_reader import SbpReader
 from tests.external.cluster import PATIENCE, SERVER_SETTINGS, Server
 from tests.external.ticket_place import MONTH_S, TicketPlace
 from tests.kit.waiting import wait_until

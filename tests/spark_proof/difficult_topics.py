@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from spark_pipeline.core.kafka_batches import heads
 from spark_pipeline.endpoints.base import OffsetRange
 from spark_pipeline.endpoints.base import TopicPartition as Part
-from spark_pipeline.endpoints.kafka import KafkaEndpoint
+from spark_pipeline.endpoints.kafka.endpoint import KafkaEndpoint
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

@@ -24,10 +24,10 @@ from typing import Any
 from benchmarks.kafka_broker import KafkaBroker
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from spark_pipeline.core.plan import Plan
 from spark_pipeline.endpoints.base import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.endpoints.kafka import KafkaEndpoint
+from spark_pipeline.endpoints.kafka.endpoint import KafkaEndpoint
+from spark_pipeline.jobs.migrate.plan import Plan
 from tests.node_process import ANY, FRONTS, NodeProcess
 from tests.spark_proof.difficult_topics import (
     CODECS,

@@ -11,7 +11,7 @@ from bridges.formats import format_of
 from bridges.formats.base import APPEND_TIME, records_of
 from bridges.formats.kafka import LOG_APPEND_TIME, parse_header
 from bridges.formats.records import StoredBatch, told_headers
-from spark_pipeline.core.decode_batches import Aborted, decode
+from spark_pipeline.core.decoding.batches import Aborted, decode
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import TYPES, Columns
 

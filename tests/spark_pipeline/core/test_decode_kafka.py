@@ -16,10 +16,11 @@ from bridges.formats import FormatId, format_of
 from bridges.formats.kafka import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, KafkaFormat, encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch
-from spark_pipeline.core import decode_kafka, decode_records
-from spark_pipeline.core.decode_batches import Aborted, decode
+from spark_pipeline.core.client.node_answers import AbortedTransaction
+from spark_pipeline.core.decoding import kafka as decode_kafka
+from spark_pipeline.core.decoding import records as decode_records
+from spark_pipeline.core.decoding.batches import Aborted, decode
 from spark_pipeline.core.errors import UnreadableBatch
-from spark_pipeline.core.node_answers import AbortedTransaction
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 from tests.spark_pipeline.core.oracle import EVERYTHING, decoded, expected

@@ -21,10 +21,10 @@ from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, Head, encode_batch
 from bridges.formats.ydb_codecs import Codec
 from sbp_document.wire.record_batch import FORMAT_FLAG
-from spark_pipeline.core import decode_records
-from spark_pipeline.core.decode_batches import Aborted
+from spark_pipeline.core.client.node_answers import AbortedTransaction
+from spark_pipeline.core.decoding import records as decode_records
+from spark_pipeline.core.decoding.batches import Aborted
 from spark_pipeline.core.errors import UnreadableBatch
-from spark_pipeline.core.node_answers import AbortedTransaction
 from tests.spark_pipeline.core.oracle import decoded, expected
 
 VALUES = st.none() | st.binary(max_size=20) | st.sampled_from([bytes(130), bytes(5000)])

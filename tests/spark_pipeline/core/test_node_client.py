@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from spark_pipeline.core.node_client import NodeClient, NodeOptions, NodeUnavailable
+from spark_pipeline.core.client.node_client import NodeClient, NodeOptions, NodeUnavailable
 
 BODY = b'{"already": false, "visible": true}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)

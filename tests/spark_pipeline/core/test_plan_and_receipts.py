@@ -12,10 +12,10 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.kafka_batches import OldFormat, digest, heads, is_whole, same
-from spark_pipeline.core.plan import NotCarried, Plan, PlanError, PlannedPartition, PlannedTopic, carried
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.core.receipts import Receipt, Receipts, ReceiptsError
 from spark_pipeline.core.throttle import Throttle
+from spark_pipeline.jobs.migrate.plan import NotCarried, Plan, PlanError, PlannedPartition, PlannedTopic, carried
+from spark_pipeline.jobs.migrate.receipts import Receipt, Receipts, ReceiptsError
 
 PLAN = Plan(
     "m",

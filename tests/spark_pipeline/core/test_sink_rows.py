@@ -13,12 +13,12 @@ import pytest
 from bridges.catalog.lineage import WHOLE
 from bridges.catalog.partitioner import partition_of
 from bridges.formats.kafka import check_batch, iterate
+from spark_pipeline.core.client.node_answers import NodeTopics, PartitionFacts, TopicFacts
+from spark_pipeline.core.client.node_client import NodeError
+from spark_pipeline.core.client.sink_client import TakesRecords
+from spark_pipeline.core.encoding.sink_rows import Codec, SinkOptions, SinkRefused, SinkRows, check_schema
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.core.node_answers import NodeTopics, PartitionFacts, TopicFacts
-from spark_pipeline.core.node_client import NodeError
 from spark_pipeline.core.rows import TYPES
-from spark_pipeline.core.sink_client import TakesRecords
-from spark_pipeline.core.sink_rows import Codec, SinkOptions, SinkRefused, SinkRows, check_schema
 
 
 class Topics:

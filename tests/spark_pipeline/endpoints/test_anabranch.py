@@ -28,7 +28,7 @@ from spark_pipeline.core.errors import (
 )
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.anabranch import AnabranchEndpoint
+from spark_pipeline.endpoints.anabranch.endpoint import AnabranchEndpoint
 from spark_pipeline.endpoints.base import Positions, endpoint
 from spark_pipeline.node import groups
 from tests.ports import free_port

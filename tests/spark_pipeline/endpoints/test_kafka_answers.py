@@ -15,8 +15,8 @@ from kafka.protocol.parser import KafkaProtocol
 
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import Positions
-from spark_pipeline.endpoints.kafka import KafkaEndpoint
-from spark_pipeline.endpoints.kafka_client import WideTransport, _Frame
+from spark_pipeline.endpoints.kafka.client import WideTransport, _Frame
+from spark_pipeline.endpoints.kafka.endpoint import KafkaEndpoint
 
 AT_ONCE = 64 * 1024
 PIECE = 90_000

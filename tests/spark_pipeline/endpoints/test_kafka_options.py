@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.endpoints.kafka_options import kafka_config
+from spark_pipeline.endpoints.kafka.options import kafka_config
 
 MODULES = "org.apache.kafka.common.security"
 

@@ -16,10 +16,10 @@ from pravega_client import StreamManager
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, UnknownTopic, UnreadableBatch
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import OffsetRange, TopicPartition, endpoint
-from spark_pipeline.endpoints.pravega import PravegaEndpoint
-from spark_pipeline.endpoints.pravega_client import PravegaOptions
-from spark_pipeline.jobs.archive_command import command as archive
-from spark_pipeline.jobs.audit import Audit, Side
+from spark_pipeline.endpoints.pravega.client import PravegaOptions
+from spark_pipeline.endpoints.pravega.endpoint import PravegaEndpoint
+from spark_pipeline.jobs.archive.command import command as archive
+from spark_pipeline.jobs.audit.audit import Audit, Side
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.spark.source import BatchReader, StreamReader
 from spark_pipeline.spark.source_options import SourceOptions

@@ -21,13 +21,13 @@ from sbp_back.errors import SbpError
 from sbp_back.transport.gate import Gate
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
 from sbp_back.transport.tickets import GivenTickets
+from spark_pipeline.core.client.node_client import NodeClient, NodeError
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.core.node_client import NodeClient, NodeError
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.anabranch import AnabranchEndpoint
+from spark_pipeline.endpoints.anabranch.endpoint import AnabranchEndpoint
+from spark_pipeline.endpoints.anabranch.sbp_reader import SbpReader
 from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.endpoints.sbp_reader import SbpReader
 from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of
 
 VALUES = Columns(("offset", "value"))
@@ -218,7 +218,7 @@ async def test_a_reader_whose_ticket_ends_while_it_reads_goes_on_with_another(
         await lab.append("t", [bytes([number]) * 1000])
     reader = opened(lab, **ALICE, **{"fetch.bytes": "2000"})
     if noticed_by == "the reader's clock":
-        monkeypatch.setattr("spark_pipeline.endpoints.sbp_reader.GivenTickets", partial(GivenTickets, clock))
+        monkeypatch.setattr("spark_pipeline.endpoints.anabranch.sbp_reader.GivenTickets", partial(GivenTickets, clock))
     given: list[float] = []
     ask = AnabranchEndpoint._ticket
 

@@ -23,9 +23,9 @@ from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionE
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import OffsetRange, Positions, TopicPartition, endpoint
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.endpoints.ydb import YdbEndpoint
-from spark_pipeline.endpoints.ydb_client import YdbOptions
-from spark_pipeline.jobs.archive_command import command as archive
+from spark_pipeline.endpoints.ydb.client import YdbOptions
+from spark_pipeline.endpoints.ydb.endpoint import YdbEndpoint
+from spark_pipeline.jobs.archive.command import command as archive
 from spark_pipeline.spark.source import BatchReader
 from spark_pipeline.spark.source_options import SourceOptions
 from tests.node_process import NodeProcess
@@ -202,7 +202,7 @@ def test_nobody_answers() -> None:
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [one for one in sys.modules if one.startswith("spark_pipeline.endpoints.ydb")]:
+    for name in [one for one in sys.modules if one.startswith("spark_pipeline.endpoints.ydb.endpoint")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ydb", None)
     with pytest.raises(OptionError, match=r"pip install 'anabranch\[ydb\]'"):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from spark_pipeline.jobs.archive import ArchiveRun
+from spark_pipeline.jobs.archive.run import ArchiveRun
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.lake import delta, iceberg
 from spark_pipeline.lake.archive import Description

@@ -14,7 +14,7 @@ from spark_pipeline.core.errors import UnknownTopic
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import OffsetRange, TopicPartition, endpoint
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.jobs.migrate import command
+from spark_pipeline.jobs.migrate.command import command
 from tests.node_process import NodeProcess
 
 ALL = Columns.of(headers=True, metadata=True)

@@ -24,7 +24,7 @@ from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionE
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import Endpoint, endpoint
-from spark_pipeline.jobs.archive import ArchiveRun, Bounds, Told
+from spark_pipeline.jobs.archive.run import ArchiveRun, Bounds, Told
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.lake.archive import Archive, Description
 from spark_pipeline.lake.table import Overtaken
@@ -178,7 +178,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out(
     place = tmp_path / "archive"
     run = Interrupted(source.url, {}, str(place), (".*",), Description(), LocalEngine(2), step_offsets=100)
     left = [part for part in PARTS if part.topic == "flights"]
-    run.happens = lambda: monkeypatch.setattr("spark_pipeline.jobs.archive.matching", lambda source, topics: left)
+    run.happens = lambda: monkeypatch.setattr("spark_pipeline.jobs.archive.run.matching", lambda source, topics: left)
     run.available_now()
     assert rows(f"archive://{place}", PARTS[0]) == rows(source.url, PARTS[0])
 
@@ -200,7 +200,7 @@ def test_partitions_that_come_later_are_archived_from_their_beginning(
     """As the children of one that was split do: who began with the latest record has missed nothing of theirs."""
     place = tmp_path / "archive"
     with monkeypatch.context() as before:
-        before.setattr("spark_pipeline.jobs.archive.matching", lambda source, topics: [PARTS[0]])
+        before.setattr("spark_pipeline.jobs.archive.run.matching", lambda source, topics: [PARTS[0]])
         assert run_of(source, place, Description(), begin="latest").available_now().steps == 0
     told = run_of(source, place, Description(), begin="latest").available_now()
     assert told.after == {PARTS[1]: 100}

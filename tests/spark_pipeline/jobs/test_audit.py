@@ -17,9 +17,9 @@ from sbp_document.wire.record_batch import FORMAT_FLAG
 from spark_pipeline.core.digest import BLOCK
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.jobs.audit import Audit, Side, against_digests, positions_of
-from spark_pipeline.jobs.audit_cross import values
-from spark_pipeline.jobs.audit_pieces import PIECE, damage, pieces
+from spark_pipeline.jobs.audit.audit import Audit, Side, against_digests, positions_of
+from spark_pipeline.jobs.audit.cross import values
+from spark_pipeline.jobs.audit.pieces import PIECE, damage, pieces
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.lake.archive import Archive, Description
 from tests.spark_pipeline.lake.records import NOON, records, written

@@ -15,9 +15,9 @@ from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.jobs.archive_command import command as archive
-from spark_pipeline.jobs.audit_command import command as audit
-from spark_pipeline.jobs.migrate import command as migrate
+from spark_pipeline.jobs.archive.command import command as archive
+from spark_pipeline.jobs.audit.command import command as audit
+from spark_pipeline.jobs.migrate.command import command as migrate
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, NodeProcess
 from tests.spark_pipeline.conftest import PIPELINE

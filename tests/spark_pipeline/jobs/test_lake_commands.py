@@ -18,9 +18,9 @@ from spark_pipeline.core.digest import digest
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.jobs.archive_command import command as archive
-from spark_pipeline.jobs.audit_command import command as audit
-from spark_pipeline.jobs.replay_command import command as replay
+from spark_pipeline.jobs.archive.command import command as archive
+from spark_pipeline.jobs.audit.command import command as audit
+from spark_pipeline.jobs.replay.command import command as replay
 from spark_pipeline.lake.archive import Archive
 from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 

@@ -40,15 +40,15 @@ from benchmarks.kafka_broker import KafkaBroker
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, UnknownTopic
-from spark_pipeline.core.plan import Plan
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.base import OffsetRange, Positions
 from spark_pipeline.endpoints.base import TopicPartition as Part
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.endpoints.kafka import KafkaEndpoint
-from spark_pipeline.jobs.migrate import command
-from spark_pipeline.jobs.migrate_copy import Copier, CopyTask, Route
+from spark_pipeline.endpoints.kafka.endpoint import KafkaEndpoint
+from spark_pipeline.jobs.migrate.command import command
+from spark_pipeline.jobs.migrate.copier import Copier, CopyTask, Route
+from spark_pipeline.jobs.migrate.plan import Plan
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, FRONTS, NodeProcess
 from tests.spark_pipeline.jobs.migrations import migrate, planned, target_url

@@ -28,10 +28,10 @@ from bridges.formats.records import Record
 from bridges.formats.ydb import Head, encode_batch
 from spark_pipeline.core import import_frames
 from spark_pipeline.core.errors import EndpointUnavailable, PipelineError
-from spark_pipeline.core.plan import Plan
 from spark_pipeline.endpoints.base import TopicPartition
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.jobs.migrate_run import Round, Runner
+from spark_pipeline.jobs.migrate.plan import Plan
+from spark_pipeline.jobs.migrate.run import Round, Runner
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient
 from tests.pravega_front.controller_client import stream as stream_of
@@ -426,7 +426,7 @@ def test_spark_is_started_before_a_source_is_connected_to(
         raise PipelineError("this is as far as it goes")
 
     monkeypatch.setattr("spark_pipeline.jobs.engine_spark.session", started)
-    monkeypatch.setattr("spark_pipeline.jobs.migrate_run.migration_source", lambda *_: opened.append("source"))
+    monkeypatch.setattr("spark_pipeline.jobs.migrate.run.migration_source", lambda *_: opened.append("source"))
     told = migrate("run", plan, "--quiet", "--engine", "spark", code=1)
     assert told["error"] == "this is as far as it goes"
     assert opened == ["session"]

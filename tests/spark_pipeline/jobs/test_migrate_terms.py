@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_pipeline.endpoints.base import TopicInfo
 from spark_pipeline.endpoints.importer import Defaults
-from spark_pipeline.jobs.migrate_terms import settings_unlike, terms_of
+from spark_pipeline.jobs.migrate.terms import settings_unlike, terms_of
 
 HAS = {
     "cleanup.policy": "delete",

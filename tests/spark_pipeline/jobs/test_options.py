@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_pipeline.jobs import side_options
-from spark_pipeline.jobs.archive_command import command as archive
-from spark_pipeline.jobs.audit_command import command as audit
+from spark_pipeline.jobs.archive.command import command as archive
+from spark_pipeline.jobs.audit.command import command as audit
 from spark_pipeline.jobs.command_options import Size
-from spark_pipeline.jobs.migrate import command as migrate
-from spark_pipeline.jobs.replay_command import command as replay
+from spark_pipeline.jobs.migrate.command import command as migrate
+from spark_pipeline.jobs.replay.command import command as replay
 
 
 def test_rates_are_numbers_with_units() -> None:

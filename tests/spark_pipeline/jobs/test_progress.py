@@ -14,7 +14,7 @@ PART = TopicPartition("flights", 0)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What time it is, to be set."""
     now = [0.0]
-    monkeypatch.setattr("spark_pipeline.core.job_client.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("spark_pipeline.core.client.job_client.time.monotonic", lambda: now[0])
     return now
 
 

@@ -18,10 +18,10 @@ from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.jobs import replay as replay_module
-from spark_pipeline.jobs.audit import Audit, Side
+from spark_pipeline.jobs.audit.audit import Audit, Side
 from spark_pipeline.jobs.engine import LocalEngine
-from spark_pipeline.jobs.replay import Piece, Replay, batches
+from spark_pipeline.jobs.replay import replay as replay_module
+from spark_pipeline.jobs.replay.replay import Piece, Replay, batches
 from spark_pipeline.lake.archive import Archive, Description
 from tests.spark_pipeline.lake.records import NOON, records, written
 from tests.spark_pipeline.node.pipeline_lab import Lab, open_lab

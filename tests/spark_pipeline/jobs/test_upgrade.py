@@ -20,7 +20,7 @@ from anabranch_kit.sql.schemas import Schemas
 from bridges.node.config import load
 from sbp_back.range_server.store.copying import Held
 from spark_pipeline.core.throttle import Throttle
-from spark_pipeline.jobs.upgrade import Upgrade, UpgradeFailed
+from spark_pipeline.jobs.upgrade.upgrade import Upgrade, UpgradeFailed
 from tests.conftest import TEST_SETTINGS, NodeFactory
 from tests.node_process import ANY, NodeFailed, NodeProcess
 from tests.postgres import Postgres

@@ -17,7 +17,7 @@ from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.jobs.archive_upkeep import compact, status
+from spark_pipeline.jobs.archive.upkeep import compact, status
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.lake.archive import Archive, Description
 from spark_pipeline.lake.delta import DeltaRecords, application

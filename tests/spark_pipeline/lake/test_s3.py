@@ -14,10 +14,10 @@ from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.jobs.archive import ArchiveRun
-from spark_pipeline.jobs.archive_command import command as archive_command
-from spark_pipeline.jobs.archive_upkeep import compact, expire
-from spark_pipeline.jobs.archive_verify import verify
+from spark_pipeline.jobs.archive.command import command as archive_command
+from spark_pipeline.jobs.archive.run import ArchiveRun
+from spark_pipeline.jobs.archive.upkeep import compact, expire
+from spark_pipeline.jobs.archive.verify import verify
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.lake.archive import Archive, Description
 from spark_pipeline.lake.store import Store

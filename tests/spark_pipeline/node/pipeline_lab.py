@@ -15,11 +15,11 @@ from bridges.formats.records import Record
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import load
-from spark_pipeline.core.kafka_batch import EncodedBatch
-from spark_pipeline.core.node_answers import NodeTopics
-from spark_pipeline.core.node_client import NodeClient, NodeOptions
+from spark_pipeline.core.client.node_answers import NodeTopics
+from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
+from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
 from spark_pipeline.node.front import PipelineFront
-from spark_pipeline.node.writes import Writes
+from spark_pipeline.node.sinks.writes import Writes
 
 T = TypeVar("T")
 

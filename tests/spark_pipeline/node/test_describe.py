@@ -15,8 +15,8 @@ from bridges.auth.users import User, change
 from bridges.catalog.lineage import WHOLE, KeyRange
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import PeerUnreachable
-from spark_pipeline.core.node_answers import AbortedTransaction
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable
+from spark_pipeline.core.client.node_answers import AbortedTransaction
+from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable
 from spark_pipeline.node import describe
 from tests.certificates import Authority
 from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of, open_lab

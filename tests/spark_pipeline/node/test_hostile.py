@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_pipeline.core.node_client import NodeUnavailable
-from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask
+from spark_pipeline.core.client.node_client import NodeUnavailable
+from spark_pipeline.core.client.sink_client import SinkBatch, SinkDriver, SinkTask
 from tests.kit.waiting import until
 from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, client_of, committed, open_lab
 

@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 
 from bridges.catalog.job_view import JobView
-from spark_pipeline.core import job_client
+from spark_pipeline.core.client import job_client
+from spark_pipeline.core.client.job_client import JobProgress, JobReporter, Rate
+from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.errors import FoundDifferences
-from spark_pipeline.core.job_client import JobProgress, JobReporter, Rate
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.node import jobs as node_jobs
 from tests.ports import free_port
 from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of, open_lab
@@ -158,7 +158,7 @@ def test_a_node_that_cannot_be_told_does_not_end_the_job(monkeypatch: pytest.Mon
 
 def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("spark_pipeline.core.job_client.time.monotonic", lambda: now)
+    monkeypatch.setattr("spark_pipeline.core.client.job_client.time.monotonic", lambda: now)
     rate = Rate()
     assert rate.at(0) is None
     now = 10

@@ -18,10 +18,13 @@ from bridges.auth import Operation, Principal, Resource
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
 from bridges.catalog.transaction_view import TransactionNotFound
-from spark_pipeline.core.kafka_batch import EncodedBatch
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
-from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, TakesRecords, Written
-from spark_pipeline.node import write_attempts, write_routes, write_tables, writes
+from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.client.sink_client import SinkBatch, SinkDriver, SinkTask, TakesRecords, Written
+from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
+from spark_pipeline.node.sinks import attempts as write_attempts
+from spark_pipeline.node.sinks import routes as write_routes
+from spark_pipeline.node.sinks import tables as write_tables
+from spark_pipeline.node.sinks import writes
 from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, client_of, committed, node_of, open_lab
 
 

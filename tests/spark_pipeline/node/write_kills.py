@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
-from spark_pipeline.core.sink_client import GONE, SinkBatch, SinkDriver, SinkTask, Written
+from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.client.sink_client import GONE, SinkBatch, SinkDriver, SinkTask, Written
 from tests.lives import Lives
 from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, committed, node_of
 from tests.spark_pipeline.node.write_lives import live

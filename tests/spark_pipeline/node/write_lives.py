@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_pipeline.node.front import PipelineFront
-from spark_pipeline.node.write_attempts import Attempt
-from spark_pipeline.node.writes import Writes
+from spark_pipeline.node.sinks.attempts import Attempt
+from spark_pipeline.node.sinks.writes import Writes
 from tests.kill_steps import Steps
 from tests.spark_pipeline.node.pipeline_lab import node_of
 

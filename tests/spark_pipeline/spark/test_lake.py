@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import TaskContext
 
 from spark_pipeline.core.errors import PipelineError, UnknownTopic
-from spark_pipeline.jobs.archive import ArchiveRun
-from spark_pipeline.jobs.archive_stream import ArchiveSink
-from spark_pipeline.jobs.archive_verify import verify
-from spark_pipeline.jobs.audit import Audit, Side
+from spark_pipeline.jobs.archive.run import ArchiveRun
+from spark_pipeline.jobs.archive.stream import ArchiveSink
+from spark_pipeline.jobs.archive.verify import verify
+from spark_pipeline.jobs.audit.audit import Audit, Side
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.jobs.engine_spark import SparkEngine
 from spark_pipeline.lake.archive import Description

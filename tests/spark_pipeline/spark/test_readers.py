@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from spark_pipeline.core.client.node_client import NodeClient
 from spark_pipeline.core.errors import OptionError, UnknownTopic
-from spark_pipeline.core.node_client import NodeClient
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import TYPES, Columns
 from spark_pipeline.spark.data_source import AnabranchDataSource

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_pipeline.core.node_answers import NodeTopics
-from spark_pipeline.core.node_client import NodeClient, NodeOptions
+from spark_pipeline.core.client.node_answers import NodeTopics
+from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint

@@ -30,10 +30,10 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.streaming.python_streaming_source_runner import READ_LIMIT_REGISTRY
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from spark_pipeline.core.client.sink_client import SinkBatch, Written
 from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.core.sink_client import SinkBatch, Written
 from spark_pipeline.spark import pool, sink
 from spark_pipeline.spark.data_source import AnabranchDataSource
 from spark_pipeline.spark.pool import Pool

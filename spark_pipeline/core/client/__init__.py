@@ -1,0 +1,1 @@
+"""Clients of a node's pipeline listener: topics and positions, sinks, reports of jobs."""

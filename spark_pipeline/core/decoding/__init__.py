@@ -1,0 +1,1 @@
+"""Decoders of stored batches, of every protocol's format, into columns of records."""

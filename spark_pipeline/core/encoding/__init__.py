@@ -1,0 +1,1 @@
+"""Encoders of columns of records into Kafka's record batches, one partition each."""

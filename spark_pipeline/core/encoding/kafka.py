@@ -1,0 +1,218 @@
+"""Columns of Arrow encoded as Kafka's record batches (v2), without a Python step for each record.
+
+Arrays hold the numbers in front of, between and behind keys and values, and Arrow joins them with the keys and values:
+one copy of each byte. Batches of many partitions are made in one pass, since a pass costs as much as a thousand
+records. Layout: KIP-98 and docs/protocols/kafka.md, "Produce".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bridges.formats.compression import compress
+from bridges.formats.kafka import HEADER_SIZE
+from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
+from spark_pipeline.core.encoding.partition_rows import lengths_of
+
+Int64s = npt.NDArray[np.int64]
+
+_OVERHEAD = 36
+"""Most bytes of a record without key, value and headers: five lengths of 32 bits, a time of 64, attributes."""
+_JOINED = 1 << 30
+"""Most bytes joined in one pass; Arrow's offsets are 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Columns of equal length, one row per record.
+
+    ``keys`` and ``values`` are bytes with nulls for none; ``keys`` is None if no record has a key. ``times`` are ms
+    since 1970. ``headers`` are lists of (key, value) with nulls for none, or None.
+    """
+
+    keys: pa.Array | None
+    values: pa.Array
+    times: Int64s
+    headers: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, order: Int64s) -> Records:
+        """Return the rows in another order."""
+        indices = pa.array(order)
+
+        def taken(array: pa.Array | None) -> pa.Array | None:
+            return None if array is None else array.take(indices)
+
+        return Records(taken(self.keys), self.values.take(indices), self.times[order], taken(self.headers))
+
+
+def sizes(records: Records) -> Int64s:
+    """Return the most bytes that each record can take uncompressed."""
+    total = lengths_of(records.values) + _OVERHEAD
+    if records.keys is not None:
+        total = total + lengths_of(records.keys)
+    if records.headers is not None:
+        total = total + lengths_of(_tails(records.headers)[0])
+    return total
+
+
+def starts_of(bounds: Int64s, groups: Int64s, most_bytes: int, most_records: int) -> Int64s:
+    """Return the indices of the records at which batches begin.
+
+    A batch begins at each of ``groups``, which are ascending, and wherever the previous batch would exceed
+    ``most_bytes``, by the bounds of :func:`sizes`, or ``most_records``. A record larger than that is alone in its
+    batch.
+    """
+    if not len(bounds):
+        return np.empty(0, np.int64)
+    room = max(1, most_bytes - HEADER_SIZE)
+    ends = np.cumsum(bounds)
+    found: list[int] = []
+    limits = [*groups[1:].tolist(), len(bounds)]
+    for start, end in zip(groups.tolist(), limits, strict=True):
+        while start < end:
+            found.append(start)
+            before = int(ends[start - 1]) if start else 0
+            fitting = int(np.searchsorted(ends, before + room, "right"))
+            start = min(end, max(start + 1, fitting), start + most_records)
+    return np.array(found, np.int64)
+
+
+def encode(records: Records, starts: Int64s, codec: int = 0) -> list[EncodedBatch]:
+    """Encode batches of the records from each of ``starts``, the first of which is 0, up to the next."""
+    if not len(records):
+        return []
+    ends = np.append(starts[1:], len(records))
+    made: list[EncodedBatch] = []
+    weights = np.add.reduceat(sizes(records), starts)
+    first = 0
+    while first < len(starts):
+        # As many batches as fit into one pass: nearly always all of them.
+        last = first + max(1, int(np.searchsorted(np.cumsum(weights[first:]), _JOINED, "right")))
+        made += _encode(records, starts[first:last], ends[first:last], codec)
+        first = last
+    return made
+
+
+def _encode(records: Records, starts: Int64s, ends: Int64s, codec: int) -> list[EncodedBatch]:
+    low, high = int(starts[0]), int(ends[-1])
+    counts = ends - starts
+    times = records.times[low:high]
+    bases = records.times[starts]
+    highest = np.maximum.reduceat(times, starts - low)
+    deltas = np.arange(low, high, dtype=np.int64) - np.repeat(starts, counts)
+    columns = [times - np.repeat(bases, counts), deltas]
+
+    values = records.values.slice(low, high - low)
+    value_lengths = lengths_of(values)
+    value_numbers = _numbers_of(values, value_lengths)
+    inner = value_lengths.copy()
+    keys = None if records.keys is None else records.keys.slice(low, high - low)
+    if keys is None:
+        columns.append(np.full(high - low, -1, np.int64))
+    else:
+        key_lengths = lengths_of(keys)
+        columns.append(_numbers_of(keys, key_lengths))
+        inner += key_lengths
+    tails = None if records.headers is None else _tails(records.headers.slice(low, high - low))[0]
+    inner += 1 if tails is None else lengths_of(tails)
+
+    zigzags = [_zigzag(column) for column in columns]
+    middle = _zigzag(value_numbers)
+    inner += 1 + _widths(middle) + sum(map(_widths, zigzags))
+    lengths = _zigzag(inner)
+    # Attributes are a byte of zeros, which is what the number 0 looks like.
+    front = _varints([lengths, np.zeros_like(lengths), *zigzags])
+    parts = [front]
+    if keys is not None:
+        parts.append(_filled(keys))
+    parts += [_varints([middle]), _filled(values), pa.scalar(b"\0", pa.binary()) if tails is None else tails]
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+    body = memoryview(joined.buffers()[2])
+    places = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1, joined.offset * 4)
+    made = []
+    for start, end, base, top in zip(starts.tolist(), ends.tolist(), bases.tolist(), highest.tolist(), strict=True):
+        piece = body[int(places[start - low]) : int(places[end - low])]
+        made.append(EncodedBatch(compress(codec, piece) if codec else piece, end - start, base, top, codec))
+    return made
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def _numbers_of(array: pa.Array, lengths: Int64s) -> Int64s:
+    """Return the length of each value as a record stores it: -1 for a null."""
+    if not array.null_count:
+        return lengths
+    return np.where(array.is_null().to_numpy(zero_copy_only=False), -1, lengths)
+
+
+def _filled(array: pa.Array) -> pa.Array:
+    return array.fill_null(b"") if array.null_count else array
+
+
+def _tails(headers: pa.Array) -> tuple[pa.Array, Int64s]:
+    """Return the bytes behind each value (the number of headers, then the headers), and these numbers."""
+    numbers = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = headers.flatten()
+    names = flat.field("key").cast(pa.binary())
+    values = flat.field("value")
+    name_lengths, value_lengths = lengths_of(names), lengths_of(values)
+    ones = pc.binary_join_element_wise(
+        _varints([_zigzag(name_lengths)]),
+        _filled(names),
+        _varints([_zigzag(_numbers_of(values, value_lengths))]),
+        _filled(values),
+        pa.scalar(b"", pa.binary()),
+    )
+    ends = np.zeros(len(headers) + 1, np.int32)
+    np.cumsum(numbers, out=ends[1:])
+    each = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), ones), pa.scalar(b"", pa.binary()))
+    return pc.binary_join_element_wise(_varints([_zigzag(numbers)]), each, pa.scalar(b"", pa.binary())), numbers
+
+
+# --- variable-length numbers ----------------------------------------------------------------------------------------
+
+
+def _zigzag(numbers: Int64s) -> npt.NDArray[np.uint64]:
+    found: npt.NDArray[np.uint64] = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+    return found
+
+
+def _widths(numbers: npt.NDArray[np.uint64]) -> Int64s:
+    """Return the bytes that each number takes."""
+    widths = np.ones(len(numbers), np.int64)
+    largest = int(numbers.max()) if len(numbers) else 0
+    for shift in range(7, largest.bit_length(), 7):
+        widths += numbers >= np.uint64(1 << shift)
+    return widths
+
+
+def _varints(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
+    """Return for each row the numbers of all columns, concatenated as variable-length integers."""
+    widths = [_widths(column) for column in columns]
+    total = sum(widths[1:], widths[0])
+    offsets = np.zeros(len(total) + 1, np.int32)
+    np.cumsum(total, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    at = offsets[:-1].astype(np.int64)
+    for column, width in zip(columns, widths, strict=True):
+        most = int(width.max()) if len(width) else 0
+        for byte in range(most):
+            if byte:  # every number has a first byte
+                some = np.flatnonzero(width > byte)
+                place, number, size = at[some] + byte, column[some] >> np.uint64(7 * byte), width[some]
+            else:
+                place, number, size = at, column, width
+            bits = (number & np.uint64(0x7F)).astype(np.uint8)
+            out[place] = bits if byte == most - 1 else bits | ((size > byte + 1).view(np.uint8) << 7)
+        at = at + width
+    return pa.Array.from_buffers(pa.binary(), len(total), [None, pa.py_buffer(offsets), pa.py_buffer(out)])

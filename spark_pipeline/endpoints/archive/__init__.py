@@ -1,0 +1,1 @@
+"""Archives as sources of records."""

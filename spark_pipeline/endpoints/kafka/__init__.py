@@ -1,0 +1,1 @@
+"""Kafka clusters as sources of records and of migrations."""

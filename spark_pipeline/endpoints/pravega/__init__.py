@@ -1,0 +1,1 @@
+"""Pravega scopes as sources of records and of migrations."""

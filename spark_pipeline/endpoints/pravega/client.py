@@ -1,0 +1,244 @@
+"""A client of Pravega's controller and segment stores for reading segments; synchronous, not thread-safe."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+
+from spark_pipeline.core.client.node_client import Access, access_given, address_of
+from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError, UnknownTopic
+from spark_pipeline.endpoints.pravega import wire as wire
+from spark_pipeline.endpoints.pravega.wire import METHODS, SERVICE, Info, message
+
+SCHEMES = ("pravega", "pravega+tls")
+_FRAME_MOST = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PravegaOptions(Access):
+    """The address of the controller, the scope to read, and the access."""
+
+    address: str
+    scope: str
+
+    @classmethod
+    def of(cls, url: str, options: Mapping[str, str]) -> PravegaOptions:
+        """Parse ``pravega://host:9090/scope`` (or ``pravega+tls://``) and the options of :func:`access_given`.
+
+        Raises OptionError.
+        """
+        parts = urlsplit(url)
+        scope = parts.path.strip("/")
+        if parts.scheme not in SCHEMES or not parts.hostname or not scope or "/" in scope or parts.username:
+            raise OptionError(f"{url!r} is no address of a Pravega scope: pravega://host:9090/scope, or pravega+tls://")
+        return cls(address_of(parts, 9090), scope, **access_given(parts.scheme, options))
+
+
+class Gone(PipelineError):
+    """A read was below the segment's ``start``."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__(start)
+        self.start = start
+
+
+class PravegaClient:
+    """Calls of the controller by their names on the wire, and reads of segments."""
+
+    def __init__(self, options: PravegaOptions) -> None:
+        self.options = options
+        self._channel: grpc.Channel | None = None
+        self._stores: dict[tuple[str, int], _Store] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+        self._tokens: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Close all connections; a second call has no effect."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.close()
+        self._places.clear()
+        self._tokens.clear()
+
+    # --- the controller ---------------------------------------------------------------------------------------------
+
+    def call(self, name: str, **fields: Any) -> Any:
+        """Make one call. Raises UnknownTopic, EndpointUnavailable, PipelineError."""
+        asked, answered = METHODS[name]
+        options = self.options
+        metadata = None
+        if options.user:
+            basic = base64.b64encode(f"{options.user}:{options.password}".encode()).decode()
+            metadata = (("authorization", f"Basic {basic}"),)
+        call = self._controller().unary_unary(
+            f"/{SERVICE}/{name}",
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=message(answered).FromString,
+        )
+        try:
+            return call(message(asked)(**fields), timeout=options.timeout, metadata=metadata)
+        except grpc.RpcError as error:
+            raise self._told(error, name) from error
+
+    def _controller(self) -> grpc.Channel:
+        if self._channel is None:
+            options = self.options
+            if options.tls:
+                try:
+                    root = None if not options.ca else open(options.ca, "rb").read()  # noqa: SIM115
+                except OSError as error:
+                    raise OptionError(f"a certificate cannot be read: {error}") from None
+                self._channel = grpc.secure_channel(options.address, grpc.ssl_channel_credentials(root))
+            else:
+                self._channel = grpc.insecure_channel(options.address)
+        return self._channel
+
+    def _told(self, error: grpc.RpcError, name: str) -> PipelineError:
+        code, details = error.code(), error.details()
+        sentence = f"Pravega's controller {self.options.address}: {name}: {code.name}: {details}"
+        if code is grpc.StatusCode.NOT_FOUND:
+            return UnknownTopic(sentence)
+        if code in (
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            grpc.StatusCode.UNKNOWN,
+            grpc.StatusCode.INTERNAL,
+            grpc.StatusCode.ABORTED,
+            grpc.StatusCode.CANCELLED,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+        ):
+            return EndpointUnavailable(sentence)
+        return PipelineError(sentence)
+
+    def stream(self, name: str) -> Any:
+        """Return the message that names a stream of the scope in calls."""
+        return message("StreamInfo")(scope=self.options.scope, stream=name)
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def info(self, stream: str, segment: int) -> Info:
+        """Return the bounds of a segment. Raises UnknownTopic."""
+        name, token, store = self._place(stream, segment)
+        kind, body = self._ask(store, wire.ask_info(name, token), name)
+        if kind != wire.INFO_ANSWER:
+            raise PipelineError(f"the segment store answers {kind} when it is asked for segment {name}")
+        return wire.parse_info(body)
+
+    def read(self, stream: str, segment: int, offset: int, size: int) -> memoryview:
+        """Return some bytes of a segment from ``offset`` on, at least one; there must be one. Raises Gone,
+        UnknownTopic.
+        """
+        name, token, store = self._place(stream, segment)
+        kind, body = self._ask(store, wire.ask_bytes(name, offset, size, token), name)
+        if kind != wire.READ_ANSWER:
+            raise PipelineError(f"the segment store answers {kind} when segment {name} is read at {offset}")
+        found = wire.parse_bytes(body)
+        if not len(found):
+            raise EndpointUnavailable(f"the segment store has nothing of segment {name} at {offset}")
+        return found
+
+    def _ask(self, store: _Store, frame: bytes, name: str) -> tuple[int, memoryview]:
+        try:
+            kind, body = store.ask(frame)
+        except OSError as error:
+            self._forget()
+            raise EndpointUnavailable(f"Pravega's segment store does not answer for segment {name}: {error}") from error
+        if kind == wire.NO_SEGMENT:
+            raise UnknownTopic(f"Pravega has no segment {name}")
+        if kind == wire.TRUNCATED:
+            raise Gone(wire.parse_truncated(body))
+        if kind == wire.REFUSED:
+            self._tokens.clear()
+            raise EndpointUnavailable(f"the token for segment {name} is not good, or not good any more")
+        return kind, body
+
+    def _place(self, stream: str, segment: int) -> tuple[str, str, _Store]:
+        """Return a segment's name, the token to read it with, and a connection to its segment store."""
+        name = segment_name(self.options.scope, stream, segment)
+        at = self._places.get(name)
+        if at is None:
+            uri = self.call("getURI", streamInfo=self.stream(stream), segmentId=segment)
+            at = self._places[name] = (uri.endpoint, uri.port)
+        token = self._tokens.get(stream)
+        if token is None:
+            token = ""
+            if self.options.user:
+                asked = {"scope": self.options.scope, "stream": stream, "accessOperation": wire.READ_ACCESS}
+                token = self.call("getDelegationToken", **asked).delegationToken
+            self._tokens[stream] = token
+        store = self._stores.get(at)
+        if store is None:
+            store = self._stores[at] = _Store(at, self.options)
+        return name, token, store
+
+
+def segment_name(scope: str, stream: str, segment: int) -> str:
+    """Return the segment store's name for a segment; its id has the epoch in front of its number."""
+    return f"{scope}/{stream}/{segment & 0xFFFFFFFF}.#epoch.{segment >> 32}"
+
+
+class _Store:
+    """A connection to one segment store, with one request at a time."""
+
+    def __init__(self, at: tuple[str, int], options: PravegaOptions) -> None:
+        self._at = at
+        self._options = options
+        self._socket: socket.socket | None = None
+
+    def close(self) -> None:
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+
+    def ask(self, frame: bytes) -> tuple[int, memoryview]:
+        """Return the type and the body of the answer. Raises OSError; the connection is unusable after that."""
+        if self._socket is None:
+            self._socket = self._connected()
+            self._socket.sendall(wire.hello() + frame)
+            self._answer()  # the segment store's own versions
+        else:
+            self._socket.sendall(frame)
+        return self._answer()
+
+    def _connected(self) -> socket.socket:
+        options = self._options
+        connection = socket.create_connection(self._at, options.timeout)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if options.tls:
+            context = ssl.create_default_context(cafile=options.ca or None)
+            connection = context.wrap_socket(connection, server_hostname=self._at[0])
+        return connection
+
+    def _answer(self) -> tuple[int, memoryview]:
+        kind, size = wire.HEAD.unpack(self._receive(wire.HEAD.size))
+        if not 0 <= size <= _FRAME_MOST:
+            raise ConnectionError(f"a frame of {size} bytes")
+        try:
+            return kind, memoryview(self._receive(size))
+        except struct.error as error:
+            raise ConnectionError(f"an answer that cannot be read: {error}") from error
+
+    def _receive(self, size: int) -> bytearray:
+        assert self._socket is not None
+        data = bytearray(size)
+        view = memoryview(data)
+        while len(view):
+            got = self._socket.recv_into(view)
+            if not got:
+                raise ConnectionError("the segment store has closed the connection")
+            view = view[got:]
+        return data

@@ -1,0 +1,1 @@
+"""YDB databases as sources of records and of migrations."""

@@ -1,0 +1,151 @@
+"""Reads one partition of a YDB topic without a consumer: it commits nothing and disturbs no other reader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from bridges.formats.records import StoredBatch
+from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError
+from spark_pipeline.core.ranges import OffsetRange
+from spark_pipeline.endpoints.ydb.batches import stored_batches
+from spark_pipeline.endpoints.ydb.client import CREDIT_BYTES, FromClient, Interrupted, YdbClient, YdbStream
+
+_READER = "anabranch-pipeline"
+_IDLE_S = 0.1
+"""Seconds without a message before the reader asks for the server's position: the last offsets may have no messages."""
+_SURE = 2
+"""Consecutive positions at the end that prove it: a server may report its position before it sends what is below."""
+_RETRY_S = 0.2
+
+
+class YdbReading:
+    """A reader of one topic's partitions, at ``path``."""
+
+    def __init__(self, client: YdbClient, path: str, credit: int = CREDIT_BYTES) -> None:
+        self._client = client
+        self._path = path
+        self._credit = credit
+        self._patience = client.options.patience
+
+    def batches(self, wanted: OffsetRange) -> Iterator[StoredBatch]:
+        """Yield the batches of a range, in order. A stream that ends is opened again at the reached offset.
+
+        Raises OffsetsGone; EndpointUnavailable when nothing came until the client's patience ended.
+        """
+        at = wanted.start
+        heard = time.monotonic()
+        while at < wanted.end:
+            try:
+                for batch in self._once(wanted.within(at, wanted.end)):
+                    at = batch.end_offset
+                    yield batch
+                    heard = time.monotonic()
+                return
+            except Interrupted:
+                if time.monotonic() - heard > self._patience:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def since(self, topic: str, partition: int, written_ms: int, end: int) -> Generator[StoredBatch, None, None]:
+        """Yield the batches written at a time or later, below offset ``end``."""
+        yield from self._once(OffsetRange(topic, partition, 0, end), written_ms)
+
+    def _once(self, wanted: OffsetRange, written_ms: int | None = None) -> Iterator[StoredBatch]:
+        stream = self._client.stream()
+        try:
+            session = self._begin(stream, wanted, written_ms)
+            yield from self._take(stream, session, wanted)
+        finally:
+            stream.close()
+
+    def _begin(self, stream: YdbStream, wanted: OffsetRange, written_ms: int | None) -> int:
+        """Open the session; return the id of its only partition session."""
+        first = FromClient()
+        first.init_request.reader_name = _READER
+        first.init_request.auto_partitioning_support = True
+        topic = first.init_request.topics_read_settings.add(path=self._path, partition_ids=[wanted.partition])
+        if written_ms is not None:
+            topic.read_from.seconds, rest = divmod(max(written_ms, 0), 1000)
+            topic.read_from.nanos = rest * 1_000_000
+        stream.put(first)
+        deadline = time.monotonic() + self._client.options.timeout
+        while True:
+            answer = stream.next(max(0.0, deadline - time.monotonic()))
+            if answer is None:
+                raise Interrupted(f"YDB does not begin to send {wanted.of}")
+            if answer.HasField("start_partition_session_request"):
+                break
+        asked = answer.start_partition_session_request
+        if written_ms is None and asked.partition_offsets.start > wanted.start:
+            raise OffsetsGone(wanted.topic, wanted.partition, wanted.start, asked.partition_offsets.start)
+        session: int = asked.partition_session.partition_session_id
+        begun = FromClient()
+        begun.start_partition_session_response.partition_session_id = session
+        if written_ms is None:
+            begun.start_partition_session_response.read_offset = wanted.start
+        stream.put(begun)
+        stream.put(_credit(self._credit))
+        return session
+
+    def _take(self, stream: YdbStream, session: int, wanted: OffsetRange) -> Iterator[StoredBatch]:
+        at = wanted.start
+        heard = time.monotonic()
+        asked, sure = False, 0
+        while at < wanted.end:
+            answer = stream.next(_IDLE_S)
+            if answer is None:
+                if time.monotonic() - heard > self._patience:
+                    raise EndpointUnavailable(
+                        f"YDB sends nothing of {wanted.of} from offset {at} on, and it should up to {wanted.end}"
+                    )
+                if not asked:
+                    stream.put(_how_far(session))
+                    asked = True
+                continue
+            kind = answer.WhichOneof("server_message")
+            if kind == "read_response":
+                stream.put(_credit(answer.read_response.bytes_size))
+                sure = 0
+                for batch in _batches(answer.read_response, wanted):
+                    if batch.base_offset < at:
+                        raise PipelineError(f"YDB sends offset {batch.base_offset} of {wanted.of} behind offset {at}")
+                    at = batch.end_offset
+                    yield batch
+                heard = time.monotonic()  # after the caller has taken the batches, which may be slow
+                at = max(at, _behind(answer.read_response))
+            elif kind == "partition_session_status_response":
+                asked = False
+                sure = sure + 1 if answer.partition_session_status_response.read_offset >= wanted.end else 0
+                if sure >= _SURE:
+                    return
+            elif kind == "end_partition_session":
+                return  # the partition was split, and all its messages were sent
+            elif kind == "stop_partition_session_request":
+                raise Interrupted(f"YDB has taken {wanted.of} back")
+
+
+def _credit(size: int) -> Any:
+    request = FromClient()
+    request.read_request.bytes_size = size
+    return request
+
+
+def _how_far(session: int) -> Any:
+    request = FromClient()
+    request.partition_session_status_request.partition_session_id = session
+    return request
+
+
+def _batches(response: Any, wanted: OffsetRange) -> Iterator[StoredBatch]:
+    for data in response.partition_data:
+        for batch in data.batches:
+            yield from stored_batches(batch, wanted.start, wanted.end)
+
+
+def _behind(response: Any) -> int:
+    """Return the offset behind the last message of a response."""
+    return max(
+        (batch.message_data[-1].offset + 1 for data in response.partition_data for batch in data.batches), default=0
+    )

@@ -1,0 +1,1 @@
+"""The archive job: topics into tables in files."""

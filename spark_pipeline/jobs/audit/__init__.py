@@ -1,0 +1,1 @@
+"""The audit job: whether records are undamaged, and two systems have the same."""

@@ -1,0 +1,1 @@
+"""The replay job: records of an archive back into topics."""

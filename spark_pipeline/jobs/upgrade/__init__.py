@@ -1,0 +1,1 @@
+"""The upgrade of a single node to a node of a cluster."""

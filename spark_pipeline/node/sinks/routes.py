@@ -1,0 +1,246 @@
+"""Routes of sinks: begin an attempt, append to it, commit or abort a batch of a query."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from anabranch_kit.run.task_set import TaskSet
+from anabranch_kit.run.turns import in_turns
+from bridges.auth import Operation
+from bridges.errors import LogError
+from bridges.http.access import principal_of
+from bridges.http.bodies import object_of
+from bridges.http.errors import RequestError
+from spark_pipeline.node.core import rows, text, whole
+from spark_pipeline.node.sinks.attempts import BatchName, Key
+from spark_pipeline.node.sinks.batches import WriteLimits, accept
+
+if TYPE_CHECKING:
+    from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
+    from spark_pipeline.node.core import PipelineCore
+    from spark_pipeline.node.sinks.attempts import Attempt
+
+_HEAD_BYTES = 256 * 1024
+"""Longest JSON object in front of batches."""
+_BATCHES = 2_000
+"""Most batches of one request."""
+_ATTEMPTS = 10_000
+"""Most attempts that a commit names."""
+_QUERY = 200
+_NAMED = ("query", "target", "batch")
+"""The keys of a body that name a batch."""
+_TOPICS = 10
+"""Most topics that the answer to ``begin`` describes."""
+_PARTITIONS = 1_000
+"""Most partitions of a topic in the answer to ``begin``; for a larger topic the client asks ``/v1/describe``."""
+_CHORE_MS = 1_000
+
+
+class WriteHandlers:
+    """The routes ``/v1/sink/...``."""
+
+    def __init__(self, core: PipelineCore) -> None:
+        self._core = core
+        self.writes = core.writes
+        limits = core.node.limits
+        self._limits = WriteLimits(limits.batch_records, limits.batch_inflated_bytes)
+        self._appending = TaskSet()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def running(self, app: web.Application) -> AsyncIterator[None]:
+        """Load the attempts before the first request; wait for running appends and close after the last request."""
+        await self.writes.load()
+        self._core.node.every(_CHORE_MS, self.writes.expire, "expiry of sinks' transactions")
+        yield
+        await self._appending.drain()
+        await self.writes.close()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def begin(self, request: web.Request) -> web.StreamResponse:
+        """Begin an attempt of a task.
+
+        Body: ``query``, ``target`` (the topic of all rows, "" if each row names its own), ``batch``, ``task``,
+        ``nonce`` (any text that no other attempt has), ``timeout_ms``, ``skip_lower`` (leave out a batch lower than the
+        last one), and ``topics`` (names) to describe. Answers with the attempt's ``producer`` and ``epoch``, or
+        ``committed`` if nothing is left to write. ``topics`` in the answer has by name [partitions that take records,
+        most bytes of a batch]; ``/v1/describe`` says more, and describes topics that are left out here.
+        """
+        body = await self._core.json(request, {*_NAMED, "task", "nonce", "timeout_ms", "topics", "skip_lower"})
+        names = [text(name, "a topic's name") for name in rows(body.get("topics", []), "topics", _TOPICS)]
+        batch = self._batch(request, body)
+        begun = await self.writes.begin(
+            _owner(request),
+            batch,
+            whole(body.get("task"), "task"),
+            text(body.get("nonce"), "nonce", 100),
+            whole(body.get("timeout_ms"), "timeout_ms", 1),
+            skip_lower=body.get("skip_lower") is True,
+        )
+        if begun.attempt is None:
+            return await self._core.answer(request, {"committed": True})
+        producer, epoch = begun.attempt.key
+        topics = {name: told for name in names if (told := self._told(request, name)) is not None}
+        content = {"committed": False, "producer": producer, "epoch": epoch, "topics": topics}
+        return await self._core.answer(request, content)
+
+    def _told(self, request: web.Request, name: str) -> tuple[list[int], int] | None:
+        core = self._core
+        topic = core.node.catalog.topics.get(name)
+        if (
+            topic is None
+            or len(topic.partitions) > _PARTITIONS
+            or not core.access.topic(request, Operation.WRITE, name)
+        ):
+            return None
+        active = [one.index for one in topic.partitions if one.is_active]
+        return active, core.node.logs.admission.rules(name).max_message_bytes
+
+    async def append(self, request: web.Request) -> web.StreamResponse:
+        """Append batches to an attempt; answer with ``offsets``, a list of [first, end], when all are durable.
+
+        Body: see ``write_batches``; its object has ``producer``, ``epoch`` and ``batches``, a list of [topic,
+        partition, bytes]. The path may name the ``query``, by which the node finds the query's owner.
+        """
+        core = self._core
+        head, payloads = await core.framed(request, core.settings.request_bytes, _HEAD_BYTES, _sizes)
+        head = object_of(head, {"producer", "epoch", "batches"})
+        if (query := request.query.get("query")) is not None:
+            self._lead(request, query)
+        attempt = self.writes.find(_owner(request), _key([head.get("producer"), head.get("epoch")]))
+        batches = await self._checked(request, attempt, head["batches"], payloads)
+        # The batches' memory counts until the logs release it, even if the client disconnects.
+        memory = core.memory(request)
+        memory.hold()
+        task = self._appending.spawn(self._appended(attempt, batches))
+        task.add_done_callback(lambda _: memory.release())
+        appended = await asyncio.shield(task)
+        return await core.answer(request, {"offsets": [(at.base, at.end) for at in appended]})
+
+    async def _appended(self, attempt: Attempt, batches: list[tuple[PartitionLog, Batch]]) -> list[Appended]:
+        appended = await self.writes.append(attempt, batches)
+        for (to, batch), at in zip(batches, appended, strict=True):
+            if not at.duplicate:
+                self._core.node.metrics.topic(to.topic).appended(1, batch.count, len(batch.payload))
+        return appended
+
+    async def _checked(
+        self, request: web.Request, attempt: Attempt, told: list[Any], payloads: list[memoryview]
+    ) -> list[tuple[PartitionLog, Batch]]:
+        core = self._core
+        producer, epoch = attempt.key
+        checked: list[tuple[PartitionLog, Batch]] = []
+        allowed: set[str] = set()
+        async for (topic, partition, _), payload in in_turns(zip(told, payloads, strict=True)):
+            if topic not in allowed:
+                core.access.require_topic(request, Operation.WRITE, topic)
+                allowed.add(topic)
+            to = core.log(topic, partition)
+            try:
+                batch = accept(payload, producer, epoch, self._limits)
+                await core.node.logs.admission.check(topic, batch)
+            except LogError as error:
+                raise type(error)(f"{topic}-{partition}: {error}") from error
+            checked.append((to, batch))
+        return checked
+
+    async def commit(self, request: web.Request) -> web.StreamResponse:
+        """Commit a batch of a query; answer when the decision is durable.
+
+        Body: ``query``, ``target``, ``batch``, ``attempts``, a list of [producer, epoch], ``once`` (the query has no
+        other batch), ``rows`` and ``digest`` (a text) of all rows, if repetitions are to be compared with them. In the
+        answer, ``already`` says that the batch was committed before, ``visible`` that readers see it by now, which they
+        will in any case.
+        """
+        body = await self._core.json(request, {*_NAMED, "attempts", "once", "rows", "digest"})
+        keys = [_key(row) for row in rows(body.get("attempts"), "attempts", _ATTEMPTS)]
+        done = await self.writes.commit(
+            _owner(request),
+            self._batch(request, body),
+            keys,
+            once=body.get("once") is True,
+            content=_content(body),
+        )
+        return await self._core.answer(request, {"already": done.already, "visible": done.visible})
+
+    async def abort(self, request: web.Request) -> web.StreamResponse:
+        """Abort attempts of a batch, unless it is ``committed``, which the answer says.
+
+        Body: ``query``, ``target``, ``batch``, ``attempts`` (null: all attempts of the client's principal).
+        """
+        body = await self._core.json(request, {*_NAMED, "attempts"})
+        told = body.get("attempts")
+        keys = None if told is None else [_key(row) for row in rows(told, "attempts", _ATTEMPTS)]
+        committed = await self.writes.abort(_owner(request), self._batch(request, body), keys)
+        return await self._core.answer(request, {"committed": committed})
+
+    def _batch(self, request: web.Request, body: Mapping[str, Any]) -> BatchName:
+        """Return the batch that a body names, if the client may write to its target. Raises RequestError.
+
+        A batch has the same name for every principal, so only a principal with access may use it.
+        """
+        told = body.get("target", "")
+        target = told if told == "" else text(told, "target", _QUERY * 2)
+        if target:
+            self._core.access.require_topic(request, Operation.WRITE, target)
+        name = BatchName(text(body.get("query"), "query", _QUERY), target, whole(body.get("batch"), "batch"))
+        self._lead(request, name.query)
+        return name
+
+    def _lead(self, request: web.Request, query: str) -> None:
+        """Raise RequestError, with the owner's address, if another node owns the query; NotOwner if it has no owner
+        now.
+        """
+        owner = self.writes.queries.owner(query)
+        if owner is None:
+            return
+        at = owner.address(self._core.listener_of(request), request.url.host or "")
+        if at is None:
+            raise RequestError(
+                f"query {query} is node {owner.node_id}'s, which has no listener like this one: open it there, too", 409
+            )
+        raise RequestError(f"query {query} is node {owner.node_id}'s", 421, at=str(at))
+
+
+def register(app: web.Application, core: PipelineCore) -> None:
+    """Add the routes of this module."""
+    handlers = WriteHandlers(core)
+    app.cleanup_ctx.append(handlers.running)
+    for name in ("begin", "append", "commit", "abort"):
+        app.router.add_post(f"/v1/sink/{name}", getattr(handlers, name))
+
+
+def _owner(request: web.Request) -> str:
+    """Return the principal that owns the request's attempts: no other principal may end or continue them."""
+    return str(principal_of(request))
+
+
+def _key(row: Any) -> Key:
+    if not isinstance(row, list) or len(row) != 2:
+        raise RequestError("an attempt is told by its producer and epoch")
+    return whole(row[0], "a producer"), whole(row[1], "an epoch", most=2**15 - 1)
+
+
+def _content(body: Mapping[str, Any]) -> str:
+    if body.get("digest") is None:  # the client has an earlier release, or wants no comparison
+        return ""
+    return f"{whole(body.get('rows'), 'rows')} {text(body['digest'], 'digest', 64)}"
+
+
+def _sizes(head: Any) -> list[int]:
+    """Return the bytes of each batch that follows ``head``. Raises RequestError."""
+    if not isinstance(head, dict):
+        raise RequestError("the batches' head is not a JSON object")
+    sizes = []
+    for row in rows(head.get("batches"), "batches", _BATCHES):
+        if not isinstance(row, list) or len(row) != 3:
+            raise RequestError("a batch is told by its topic, partition and size")
+        text(row[0], "a topic's name")
+        whole(row[1], "a partition")
+        sizes.append(whole(row[2], "a batch's size", 1))
+    return sizes
