@@ -20,6 +20,7 @@ from spark_pipeline.node.sinks.writes import Writes
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory
+    from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.remote.readable import ReadableLog
     from bridges.node.front import NodeServices
@@ -128,6 +129,17 @@ class PipelineCore:
             raise ConnectionAbortedError("the client does not take its answer") from None
 
     # --- words ------------------------------------------------------------------------------------------------------
+
+    def lead(self, request: web.Request, owner: Member | None, what: str) -> None:
+        """Raise RequestError, with the owner's address, if another node owns ``what``."""
+        if owner is None:
+            return
+        at = owner.address(self.listener_of(request), request.url.host or "")
+        if at is None:
+            raise RequestError(
+                f"{what} is node {owner.node_id}'s, which has no listener like this one: open it there, too", 409
+            )
+        raise RequestError(f"{what} is node {owner.node_id}'s", 421, at=str(at))
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         """Return the log of a listed topic's partition. Raises RequestError."""

@@ -21,9 +21,21 @@ from bridges.errors import LogError
 from bridges.http.site import HttpSite
 from bridges.node.front import Front, Listener, NodeServices
 from spark_pipeline.node import jobs
+from spark_pipeline.node.messages import (
+    ABORT,
+    ENDS,
+    MARKERS,
+    WHOLE,
+    AbortAttempt,
+    Aborted,
+    Ends,
+    Mark,
+    Missing,
+    SettleEnds,
+    Whole,
+)
 from spark_pipeline.node.settings import PipelineSettings
 from spark_pipeline.node.sinks import tables
-from spark_pipeline.node.sinks.messages import ABORT, MARKERS, WHOLE, AbortAttempt, Aborted, Mark, Missing, Whole
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -76,6 +88,7 @@ class PipelineFront(Front):
         self._node.peers.serve(MARKERS, Mark, self._mark)
         self._node.peers.serve(WHOLE, Whole, self._whole)
         self._node.peers.serve(ABORT, AbortAttempt, self._abort)
+        self._node.peers.serve(ENDS, SettleEnds, self._settle_ends)
         self._node.owners.on_gained.append(self._gained)
         if self._node.owners.mine:
             await self._open_if_used()
@@ -108,6 +121,11 @@ class PipelineFront(Front):
     async def _abort(self, asked: AbortAttempt) -> Aborted:
         await self.open()
         return Aborted(await self._attempts.abort_here(asked.name))
+
+    async def _settle_ends(self, asked: SettleEnds) -> Ends:
+        from spark_pipeline.node.import_ends import settle_here  # only when a topic is migrated
+
+        return await settle_here(self._node, asked)
 
     async def _application(self) -> web.Application:
         serving = await asyncio.to_thread(import_module, "spark_pipeline.node.serving")

@@ -8,19 +8,20 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
-from anabranch_kit.run.turns import in_turns, portions
+from anabranch_kit.run.turns import portions
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Topic, TopicExists, TopicNotFound
 from bridges.errors import AppendConditionFailed, ImportFenced
 from bridges.http.errors import RequestError
 from spark_pipeline.node.core import Pieces, length_of, rows, text, whole
+from spark_pipeline.node.import_ends import owner_elsewhere, settle
 from spark_pipeline.node.intake import ImportConflict, Intake
 from spark_pipeline.node.intake_forms import form_of
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _MIGRATION = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _PIECE = 1024 * 1024
 """Bytes of a body that are read in one piece, unless a batch is larger."""
-_OPENED_TOGETHER = 64
+_ASKED_TOGETHER = 64
 _POSITIONS = 5_000
 """Most positions of a group in one request."""
 _ENDS = 100_000
@@ -56,8 +57,15 @@ class ImportHandlers:
         """Answer with the state of one topic of a migration: its run, the time of its hand-over, and its partitions'
         offsets.
         """
-        migration, topic = self._own(request, Operation.DESCRIBE)
-        return await self._core.answer(request, await self._state(topic, migration))
+        _, topic = await self._own(request, Operation.DESCRIBE)
+        bounds: list[list[int]] = []
+        numbers = [one.index for one in topic.partitions]
+        for start in range(0, len(numbers), _ASKED_TOGETHER):
+            some = numbers[start : start + _ASKED_TOGETHER]
+            logs = [self._core.log_to_read(topic.name, number) for number in some]
+            await asyncio.gather(*(log.refresh() for log in logs))
+            bounds += [[log.log_start_offset, log.last_stable_offset, log.high_watermark] for log in logs]
+        return await self._core.answer(request, _state(topic, bounds))
 
     async def begin(self, request: web.Request) -> web.StreamResponse:
         """Create the topic, or continue the one that this migration has created before; answer with the new run's
@@ -67,7 +75,7 @@ class ImportHandlers:
         migration's words; a migration that gives another origin for an existing topic is refused, because it brings
         other data. Earlier runs may not write from now on.
         """
-        migration, name = _migration(request), request.match_info["topic"]
+        migration, name = await self._migration(request), request.match_info["topic"]
         self._access.require_topic(request, Operation.CREATE, name)
         self._access.require_topic(request, Operation.WRITE, name)
         body = await self._core.json(request, {"partitions", "config", "origin"})
@@ -91,16 +99,7 @@ class ImportHandlers:
             topic = await self._catalog.take_import(name, migration)
             if partitions > len(topic.partitions):
                 topic = await self._catalog.add_partitions(name, partitions, migration)
-        return await self._core.answer(request, await self._state(topic, migration, begins=True))
-
-    async def _state(self, topic: Topic, migration: str, *, begins: bool = False) -> dict[str, Any]:
-        partitions: list[list[int]] = []
-        numbers = [one.index for one in topic.partitions]
-        for start in range(0, len(numbers), _OPENED_TOGETHER):
-            logs = [self._core.log(topic.name, number) for number in numbers[start : start + _OPENED_TOGETHER]]
-            await asyncio.gather(*(_decided(log) if begins else log.ready() for log in logs))
-            partitions += [[log.log_start_offset, log.last_stable_offset, log.high_watermark] for log in logs]
-        return {"topic": topic.name, **_told(topic), "partitions": partitions}
+        return await self._core.answer(request, _state(topic, (await settle(self._core.node, topic)).bounds))
 
     # --- records ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +110,7 @@ class ImportHandlers:
         that the query names, behind heads (:mod:`spark_pipeline.core.import_frames`). Batches that are in the log
         already are compared.
         """
-        log, epoch = self._place(request)
+        log, epoch = await self._place(request)
         form = form_of(request.query.get("format", ""))
         await log.ready()
         intake = Intake(log, epoch, form)
@@ -140,7 +139,7 @@ class ImportHandlers:
         Body: ``end``, up to which missing offsets are filled without records; ``start``, below which the log is
         trimmed.
         """
-        log, epoch = self._place(request)
+        log, epoch = await self._place(request)
         body = await self._core.json(request, {"start", "end"})
         start = whole(body.get("start", 0), "start")
         end = max(start, whole(body.get("end", 0), "end"))
@@ -152,15 +151,19 @@ class ImportHandlers:
             await log.trim(start, epoch)
         return await self._core.answer(request, {"start": log.log_start_offset, "end": log.high_watermark})
 
-    def _place(self, request: web.Request) -> tuple[PartitionLog, int]:
-        """Return the log that a request writes to, and the epoch of its run. Raises RequestError, ImportFenced."""
-        _, topic = self._own(request, Operation.WRITE)
+    async def _place(self, request: web.Request) -> tuple[PartitionLog, int]:
+        """Return the log that a request writes to, and the epoch of its run.
+
+        Raises RequestError, also to lead the client to the node that owns the partition; ImportFenced.
+        """
+        _, topic = await self._own(request, Operation.WRITE)
         try:
             number = int(request.match_info["partition"])
             epoch = int(request.query["epoch"])
         except (KeyError, ValueError):
             raise RequestError("partition and epoch are whole numbers") from None
         log = self._core.log(topic.name, number)
+        self._core.lead(request, owner_elsewhere(self._core.node, topic.name, number), f"{topic.name}-{number}")
         if epoch < 0 or epoch != log.import_epoch:
             # The log checks this with every append, too; here it is refused before the body is read.
             raise log.not_importing(max(0, epoch))
@@ -194,7 +197,7 @@ class ImportHandlers:
         A position that a consumer has committed here is kept, and listed in ``kept``. A position above the high
         watermark would send the group's consumers elsewhere, so it is not set but listed in ``ahead``.
         """
-        migration = _migration(request)
+        migration = await self._migration(request)
         body = await self._core.json(request, {"group", "positions"})
         group = text(body.get("group"), "group")
         self._access.require_group(request, Operation.READ, group)
@@ -207,8 +210,8 @@ class ImportHandlers:
         for row in rows(body.get("positions"), "positions", _POSITIONS):
             name, number, offset, metadata = _position(row)
             self._imported(name, migration)
-            log = self._core.log(name, number)
-            await log.ready()
+            log = self._core.log_to_read(name, number)
+            await log.refresh()
             there = progress.committed(group, name, number)
             if there is not None and there.front != progress.name:
                 kept.append([name, number, there.offset])
@@ -231,7 +234,7 @@ class ImportHandlers:
         Body: ``topics``: by name a list of the ends of all partitions; ``abort_open``: whether open transactions are
         aborted first, with markers behind these ends. Topics that were handed over before stay so.
         """
-        migration = _migration(request)
+        migration = await self._migration(request)
         body = await self._core.json(request, {"topics", "abort_open"})
         ends = await _ends(body.get("topics"))
         abort_open = body.get("abort_open") is True
@@ -245,31 +248,15 @@ class ImportHandlers:
             # A new run fences every writer of the topic, so that the checked ends cannot change.
             topic = await self._catalog.take_import(name, migration)
             epochs[name] = topic.import_epoch
-            aborted += await self._check_ends(topic, expected, abort_open=abort_open)
+            if len(expected) != len(topic.partitions):
+                raise RequestError(f"topic {topic.name!r} has {len(topic.partitions)} partitions", 409)
+            found = await settle(self._core.node, topic, expected, abort_open=abort_open)
+            if found.wrong:
+                raise RequestError(found.wrong, 409)
+            aborted += found.aborted
         topics = await self._catalog.hand_over(list(ends), migration, epochs)
-        handed = {topic.name: _told(topic)["handed_over_ms"] for topic in topics}
+        handed = {one.name: one.imported.handed_over_ms for one in topics if one.imported is not None}
         return await self._core.answer(request, {"handed_over": handed, "transactions_aborted": aborted})
-
-    async def _check_ends(self, topic: Topic, expected: list[int], *, abort_open: bool) -> int:
-        if len(expected) != len(topic.partitions):
-            raise RequestError(f"topic {topic.name!r} has {len(topic.partitions)} partitions", 409)
-        aborted = 0
-        async for partition, end in in_turns(zip(topic.partitions, expected, strict=True)):
-            log = self._core.log(topic.name, partition.index)
-            await _decided(log)
-            if log.high_watermark != end:
-                raise RequestError(f"{topic.name}-{partition.index} ends at {log.high_watermark}, not at {end}", 409)
-            if log.state.transactions.open:
-                if not abort_open:
-                    raise RequestError(
-                        f"{len(log.state.transactions.open)} transactions are open in {topic.name}-{partition.index}, "
-                        f"the first from offset {log.state.transactions.first_open} on",
-                        409,
-                    )
-                intake = Intake(log, topic.import_epoch)
-                aborted += await intake.abort_open()
-                await intake.finish()
-        return aborted
 
     async def abort(self, request: web.Request) -> web.StreamResponse:
         """Give a migration up.
@@ -277,7 +264,7 @@ class ImportHandlers:
         Body: ``topics``, their names, and ``delete``: false keeps the topics as they are and opens them to all writers.
         Topics that no longer belong to the migration are left alone.
         """
-        migration = _migration(request)
+        migration = await self._migration(request)
         body = await self._core.json(request, {"topics", "delete"})
         names = [text(one, "a topic's name") for one in rows(body.get("topics"), "topics", _HANDED_OVER)]
         if not isinstance(body.get("delete"), bool):
@@ -294,23 +281,24 @@ class ImportHandlers:
                 await self._catalog.delete_topic(name, migration)
             else:
                 topic = await self._catalog.take_import(name, migration)
-                await self._end_transactions(topic)
+                await settle(self._core.node, topic, abort_open=True)
                 await self._catalog.hand_over([name], migration, {name: topic.import_epoch})
             done.append(name)
         return await self._core.answer(request, {"deleted" if body["delete"] else "left": done})
 
-    async def _end_transactions(self, topic: Topic) -> None:
-        for partition in topic.partitions:
-            log = self._core.log(topic.name, partition.index)
-            await log.ready()
-            intake = Intake(log, topic.import_epoch)
-            await intake.abort_open()
-            await intake.finish()
-
     # --- words ------------------------------------------------------------------------------------------------------
 
-    def _own(self, request: web.Request, operation: Operation) -> tuple[str, Topic]:
-        migration, name = _migration(request), request.match_info["topic"]
+    async def _migration(self, request: web.Request) -> str:
+        """Return the migration's name, once this node knows of topics and runs that began at other nodes."""
+        name = request.match_info["migration"]
+        if not _MIGRATION.fullmatch(name):
+            raise RequestError("a migration's name has 1 to 100 letters, digits, dots, underscores and hyphens")
+        if self._core.node.db.changes.shared:
+            await self._core.node.db.changes.catch_up()
+        return name
+
+    async def _own(self, request: web.Request, operation: Operation) -> tuple[str, Topic]:
+        migration, name = await self._migration(request), request.match_info["topic"]
         self._access.require_topic(request, operation, name)
         return migration, self._imported(name, migration)
 
@@ -322,29 +310,18 @@ class ImportHandlers:
         return topic
 
 
-def _migration(request: web.Request) -> str:
-    name = request.match_info["migration"]
-    if not _MIGRATION.fullmatch(name):
-        raise RequestError("a migration's name has 1 to 100 letters, digits, dots, underscores and hyphens")
-    return name
-
-
-async def _decided(log: PartitionLog) -> None:
-    """Return when no append of an earlier run is in flight: the new run begins at the log's end at that time."""
-    await log.ready()
-    await log.until(lambda: log.next_offset == log.high_watermark or not log.is_open)
-    await log.ready()
-
-
-def _told(topic: Topic) -> dict[str, Any]:
+def _state(topic: Topic, bounds: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return the state of a migration's topic; ``bounds`` are its partitions' offsets."""
     imported = topic.imported
     assert imported is not None
     return {
+        "topic": topic.name,
         "migration": imported.migration,
         "epoch": imported.epoch,
         "begun_ms": imported.begun_ms,
         "handed_over_ms": imported.handed_over_ms,
         "origin": imported.origin,
+        "partitions": bounds,
     }
 
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bridges.cluster.slots import SLOTS, slot_of_key
 from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.client.sink_client import SinkBatch, SinkDriver, SinkTask, Written
-from spark_pipeline.node.sinks.messages import QUERY
+from spark_pipeline.node.messages import QUERY
 from spark_pipeline.node.sinks.tables import AttemptState
 from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, await_leaders, read_all
 from tests.cluster.test_failover import commanded

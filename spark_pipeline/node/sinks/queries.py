@@ -22,7 +22,7 @@ from anabranch_kit.run.turns import in_turns
 from bridges.cluster.owned import OwnedNames
 from bridges.errors import NotOwner
 from bridges.log.transactions.marking import End, Markers
-from spark_pipeline.node.sinks.messages import MARKERS, WHOLE, Mark, Missing, Place, Whole, query_slot
+from spark_pipeline.node.messages import MARKERS, WHOLE, Mark, Missing, Place, Whole, query_slot
 from spark_pipeline.node.sinks.tables import is_decided
 
 if TYPE_CHECKING:

@@ -196,15 +196,7 @@ class WriteHandlers:
         """Raise RequestError, with the owner's address, if another node owns the query; NotOwner if it has no owner
         now.
         """
-        owner = self.writes.queries.owner(query)
-        if owner is None:
-            return
-        at = owner.address(self._core.listener_of(request), request.url.host or "")
-        if at is None:
-            raise RequestError(
-                f"query {query} is node {owner.node_id}'s, which has no listener like this one: open it there, too", 409
-            )
-        raise RequestError(f"query {query} is node {owner.node_id}'s", 421, at=str(at))
+        self._core.lead(request, self.writes.queries.owner(query), f"query {query}")
 
 
 def register(app: web.Application, core: PipelineCore) -> None:

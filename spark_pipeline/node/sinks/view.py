@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from anabranch_kit.run.turns import collected
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
 from bridges.errors import NotOwner
-from spark_pipeline.node.sinks.messages import ABORT, AbortAttempt, Aborted, query_slot
+from spark_pipeline.node.messages import ABORT, AbortAttempt, Aborted, query_slot
 from spark_pipeline.node.sinks.tables import AttemptRow, AttemptState, read_attempts
 
 if TYPE_CHECKING:

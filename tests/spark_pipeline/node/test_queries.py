@@ -12,8 +12,8 @@ import pytest
 
 from bridges.errors import NotOwner
 from spark_pipeline.node.front import PipelineFront
+from spark_pipeline.node.messages import Mark, Whole
 from spark_pipeline.node.sinks import queries
-from spark_pipeline.node.sinks.messages import Mark, Whole
 from spark_pipeline.node.sinks.tables import AttemptRow, AttemptState, add_places, decide, forget_attempt
 from tests.left_out import Scenario, is_noticed, without
 

@@ -1,4 +1,4 @@
-"""Messages between the nodes of a cluster for sinks: the owner of a query asks the owners of partitions."""
+"""Messages between the nodes of a cluster for sinks and migrations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 MARKERS = "sink markers"
 WHOLE = "sink attempts"
 ABORT = "sink abort"
+ENDS = "import ends"
 
 QUERY = "sink query"
 """The kind of name by which a query's slot is computed."""
@@ -42,7 +43,7 @@ class Missing(Struct, frozen=True):
 
 
 class AbortAttempt(Struct, frozen=True):
-    """A request to the owner of a query to abort one of its attempts, by its name (:mod:`.write_view`)."""
+    """A request to the owner of a query to abort one of its attempts, by its name (:mod:`.sinks.view`)."""
 
     name: str
 
@@ -51,6 +52,30 @@ class Aborted(Struct, frozen=True):
     """The state of an attempt after a request to abort it; empty if there is no such attempt."""
 
     state: str
+
+
+class SettleEnds(Struct, frozen=True):
+    """A request to settle partitions of the asked node for run ``epoch`` of a topic's migration.
+
+    ``ends``: the expected end of each partition, with no transaction open. ``abort_open``: abort open transactions
+    first, whose producers do not exist here.
+    """
+
+    topic: str
+    epoch: int
+    partitions: list[int]
+    ends: list[int] | None = None
+    abort_open: bool = False
+
+
+class Ends(Struct, frozen=True):
+    """Log start, last stable offset and high watermark of each settled partition, and the number of aborted
+    transactions. ``wrong``: what is not as expected, in words.
+    """
+
+    bounds: list[tuple[int, int, int]]
+    aborted: int = 0
+    wrong: str = ""
 
 
 def query_slot(owners: Ownership, query: str) -> int:
