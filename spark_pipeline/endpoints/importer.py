@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from bridges.formats import FormatId
-from spark_pipeline.core.client.node_client import Buffer, NodeClient, NodeOptions
+from spark_pipeline.core.client.node_client import Buffer, NodeClient, NodeOptions, as_pipeline_errors
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import Positions
-from spark_pipeline.endpoints.node_errors import as_pipeline_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class Importer:
     def append(
         self, part: TopicPartition, epoch: int, batches: Sequence[Buffer], form: int = int(FormatId.KAFKA)
     ) -> int:
-        """Append whole batches in the wire form of stored format ``form`` (:mod:`spark_pipeline.core.import_frames`).
+        """Append whole batches in the wire form of stored format ``form`` (:mod:`spark_pipeline.core.frames`).
 
         Returns the log's end when all batches are durable at their offsets.
         """

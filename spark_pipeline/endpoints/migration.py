@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from spark_pipeline.core import import_frames
+from spark_pipeline.core import frames
 from spark_pipeline.core.decoding.batches import decode
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
@@ -35,7 +35,7 @@ class RecordSet:
     """Consecutive whole batches that hold the offsets from ``start`` to ``end``, possibly with gaps.
 
     ``payload`` has them in the form that the target takes (Kafka's as they are, others as in
-    :mod:`spark_pipeline.core.import_frames`).
+    :mod:`spark_pipeline.core.frames`).
     """
 
     start: int
@@ -84,7 +84,7 @@ class FramedRecords:
                 out, count = bytearray(), 0
             if not count:
                 start = batch.base_offset
-            import_frames.put(out, batch.base_offset, batch.end_offset - batch.base_offset, batch.payload)
+            frames.put_batch(out, batch.base_offset, batch.end_offset - batch.base_offset, batch.payload)
             end = batch.end_offset
             count += 1
         if count:

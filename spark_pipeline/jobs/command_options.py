@@ -1,16 +1,19 @@
 """The shared parts of job commands: options, engines, progress, reports, exit codes.
 
+Everybody on a machine can read its command lines: passwords belong into a file or the environment.
 Exit codes: 0 done without differences; 2 done, with differences; 1 the job failed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -20,7 +23,6 @@ import click
 
 from bridges.node.quantities import parse_duration, parse_size
 from spark_pipeline.core.errors import FoundDifferences, PipelineError
-from spark_pipeline.jobs.side_options import side_options
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.engine import Engine
@@ -219,3 +221,115 @@ def reported(
 
     with JobReporter(NodeClient(NodeOptions.of(url, options)), kind, name, meter.progress, job_id=job_id):
         yield
+
+
+VARIABLES = {"source": "ANABRANCH_SOURCE_OPTIONS", "target": "ANABRANCH_TARGET_OPTIONS"}
+"""Environment variables with a JSON object of options for each side; a file overrides them."""
+_SECRET = ("password", "token", "secret", "jaas")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options of both sides, which may be secret and are stored nowhere."""
+
+    source: Mapping[str, str]
+    target: Mapping[str, str]
+
+
+def side_options(function: F) -> F:
+    """Add the options of the source's and the target's endpoints, which :func:`read_side_options` reads."""
+    for decorate in (
+        click.option(
+            "--options",
+            "options_file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help='JSON file {"source": {...}, "target": {...}} for options that should not appear on a command line.',
+        ),
+        click.option(
+            "--target-option",
+            "--right-option",
+            "target_option",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Option of the target, or of the right side, such as user.",
+        ),
+        click.option(
+            "--source-option",
+            "--option",
+            "source_option",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Option of the source, or of the only system, such as kafka.sasl.mechanism. KEY=@FILE reads a file.",
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+def read_side_options(
+    options_file: Path | None, source_option: tuple[str, ...], target_option: tuple[str, ...], **_: Any
+) -> Given:
+    """Return the options of both sides; the command line overrides the file, and the file the environment.
+
+    Raises click.UsageError.
+    """
+    content: Mapping[str, Any] = {}
+    if options_file is not None:
+        content = _object(options_file.read_text(encoding="utf-8"), str(options_file))
+        if content.keys() - VARIABLES.keys():
+            raise click.UsageError(f"{options_file} has something else than source and target")
+    sides = {
+        side: {
+            **_options(_object(os.environ.get(variable, "{}"), variable), variable),
+            **_options(content.get(side, {}), f"{options_file}: {side}"),
+        }
+        for side, variable in VARIABLES.items()
+    }
+    return Given(
+        {**sides["source"], **_pairs(source_option, "--source-option")},
+        {**sides["target"], **_pairs(target_option, "--target-option")},
+    )
+
+
+def _object(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"{where}: {error}") from None
+    if not isinstance(told, dict):
+        raise click.UsageError(f"{where} is no JSON object")
+    return told
+
+
+def _options(told: Any, where: str) -> dict[str, str]:
+    if not isinstance(told, dict) or not all(isinstance(one, str | int | float | bool) for one in told.values()):
+        raise click.UsageError(f"{where} is no JSON object of options")
+    return {name: one if isinstance(one, str) else json.dumps(one) for name, one in told.items()}
+
+
+def _pairs(words: tuple[str, ...], what: str) -> dict[str, str]:
+    found = pairs(words, what)
+    for name, value in found.items():
+        if value.startswith("@"):
+            try:
+                found[name] = Path(value[1:]).read_text(encoding="utf-8").strip("\r\n")
+            except (OSError, ValueError) as error:
+                raise click.UsageError(f"{what} {name}: {error}") from None
+        elif any(word in name.lower() for word in _SECRET):
+            click.echo(
+                f"anabranch: {name} on a command line can be read by everybody on this machine; there are"
+                f" --options FILE, {name}=@FILE, {' and '.join(VARIABLES.values())}",
+                err=True,
+            )
+    return found
+
+
+def pairs(words: tuple[str, ...], what: str) -> dict[str, str]:
+    """Parse ``KEY=VALUE`` arguments. Raises click.UsageError."""
+    found: dict[str, str] = {}
+    for one in words:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{what} {one!r} is not KEY=VALUE")
+        found[key] = value
+    return found

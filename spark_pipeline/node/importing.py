@@ -107,7 +107,7 @@ class ImportHandlers:
         """Append whole batches at their original offsets; answer when all are durable, with the log's ``end``.
 
         Body: consecutive batches of Kafka's format 2, which contain their offsets, or batches of the stored ``format``
-        that the query names, behind heads (:mod:`spark_pipeline.core.import_frames`). Batches that are in the log
+        that the query names, behind heads (:mod:`spark_pipeline.core.frames`). Batches that are in the log
         already are compared.
         """
         log, epoch = await self._place(request)

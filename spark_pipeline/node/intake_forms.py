@@ -19,7 +19,7 @@ from bridges.formats.kafka import CONTROL as KAFKA_CONTROL
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
 from bridges.formats.kafka import transaction_of as transaction_of_batch
 from bridges.formats.producer import InTransaction, Stamp
-from spark_pipeline.core.import_frames import HEAD
+from spark_pipeline.core.frames import HEAD
 from spark_pipeline.core.kafka_batches import same
 
 MOST_BATCH_BYTES = 16 * 1024 * 1024 - 4096
@@ -85,7 +85,7 @@ class KafkaForm:
 
 
 class _Framed:
-    """The form of batches behind heads (:mod:`spark_pipeline.core.import_frames`)."""
+    """The form of batches behind heads (:mod:`spark_pipeline.core.frames`)."""
 
     head_bytes = HEAD.size
 

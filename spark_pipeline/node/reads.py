@@ -1,28 +1,42 @@
-"""The route for stored batches, for readers to whom the node does not expose its range servers.
+"""Routes of readers: stored batches, committed positions of groups, tokens for workers.
 
 A range server lets every client that reaches it do everything. Where clients must authenticate, range servers stay
-closed, and this route checks what a reader may see. An answer is the number of batches in four bytes, a head of fixed
-size for each, and their bytes; :mod:`spark_pipeline.core.stored_batches` has both sides of that.
+closed, and ``/v1/read`` checks what a reader may see. A client that authenticates by password or certificate gets a
+token, so that its workers need neither.
 """
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import collected, in_order
 from bridges.auth import Operation
 from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
-from spark_pipeline.core.stored_batches import MOST_BATCHES, packed
+from bridges.console.access import principal_of
+from bridges.console.errors import RequestError
+from spark_pipeline.core.frames import MOST_BATCHES, packed
 from spark_pipeline.node.core import text, whole
 
 if TYPE_CHECKING:
     from spark_pipeline.node.core import PipelineCore
 
 
+GROUPS = 500
+"""Most groups on a page."""
+POSITIONS = 5_000
+"""Most positions on a page; a group with more continues on the next page."""
+AUDIENCE = "pipeline"
+"""The audience for which the tokens are valid."""
+_DAY_S = 86_400
+
+
 def register(app: web.Application, core: PipelineCore) -> None:
-    """Add the route of this module."""
+    """Add the routes of this module."""
 
     async def read(request: web.Request) -> web.StreamResponse:
         """Answer with whole durable batches, from the batch that contains ``offset`` up to the last one that begins
@@ -47,4 +61,55 @@ def register(app: web.Application, core: PipelineCore) -> None:
         core.node.metrics.topic(topic).fetched(len(batches), records, sum(len(batch.payload) for batch in batches))
         return await core.send(request, packed(batches), "application/octet-stream")
 
+    async def groups(request: web.Request) -> web.StreamResponse:
+        """Answer with groups behind the query's ``after``, by name, with [topic, partition, offset] of each position.
+
+        A page may end within a group: ``next`` is [group, number of its positions already sent], to go on with as
+        ``after`` and ``told``.
+        """
+        progress = core.node.progress
+        after, told = request.query.get("after", ""), _count(request.query.get("told", ""))
+        names = [name async for name in in_order(await collected(progress.groups()))]
+        first = bisect_right(names, after)
+        if told and first and names[first - 1] == after:
+            first -= 1
+        found: dict[str, list[list[object]]] = {}
+        room = POSITIONS
+        following: list[object] | None = None
+        for at, group in enumerate(names[first : first + GROUPS + 1]):
+            skipped = told if at == 0 and group == after else 0
+            if at == GROUPS or room <= 0:
+                following = [names[first + at - 1], 0]
+                break
+            if not core.access.group(request, Operation.DESCRIBE, group):
+                continue
+            places = await asyncio.to_thread(sorted, list(progress.of_group(group).items()), key=lambda item: item[0])
+            some = places[skipped : skipped + room]
+            found[group] = [[topic, partition, one.offset] for (topic, partition), one in some]
+            room -= len(some)
+            if skipped + len(some) < len(places):
+                following = [group, skipped + len(some)]
+                break
+        return await core.answer(request, {"groups": found, "next": following})
+
+    async def token(request: web.Request) -> web.StreamResponse:
+        """Issue a token. Body: ``seconds`` of its validity, which the node's ``auth.token_ms`` bounds."""
+        body = await core.json(request, {"seconds"})
+        seconds = whole(body.get("seconds", _DAY_S), "seconds", 1)
+        principal = principal_of(request)
+        if principal.is_anonymous:
+            raise RequestError("a token is for somebody who has said who it is", 403)
+        if request.headers.get("Authorization", "").lower().startswith("bearer "):
+            # Otherwise a stolen token could be renewed for ever.
+            raise RequestError("a token is given to who shows a password or a certificate, not another token", 403)
+        return await core.answer(request, {"token": core.node.authenticator.issue(principal, seconds, AUDIENCE)})
+
     app.router.add_post("/v1/read", read)
+    app.router.add_get("/v1/groups", groups)
+    app.router.add_post("/v1/token", token)
+
+
+def _count(text: str) -> int:
+    if text and not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise RequestError("told is not a number of positions")
+    return int(text or 0)

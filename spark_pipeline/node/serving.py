@@ -12,7 +12,7 @@ from aiohttp import web
 from bridges.console.access import Doorkeeper
 from bridges.console.errors import errors_as_json
 from bridges.console.memory import Counted
-from spark_pipeline.node import describe, groups, importing, job_routes, reads, tokens
+from spark_pipeline.node import describe, importing, job_routes, reads
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings
 from spark_pipeline.node.sinks import routes as write_routes
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (
     describe.register,
     reads.register,
-    groups.register,
-    tokens.register,
     importing.register,
     write_routes.register,
     job_routes.register,
@@ -50,9 +48,7 @@ class PipelineServer:
         """Return the application with all routes; call it once."""
         core = self.core
         counted = Counted(self._node.budget).middleware
-        doorkeeper = Doorkeeper(
-            self._node.authenticator, self._listener_of, open_health=False, audience=tokens.AUDIENCE
-        )
+        doorkeeper = Doorkeeper(self._node.authenticator, self._listener_of, open_health=False, audience=reads.AUDIENCE)
         middlewares = [self._measured, errors_as_json, doorkeeper.let_in, counted, core.final]
         # Each route reads its body itself, within its own bounds.
         app = web.Application(middlewares=middlewares)

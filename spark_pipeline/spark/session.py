@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.spark.refused import refuse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,3 +126,13 @@ def require_java() -> None:
 _INSTALL = (
     "install openjdk-17-jre-headless (Debian, Ubuntu), java-17-openjdk-headless (Fedora, RHEL) or openjdk@17 (Homebrew)"
 )
+
+
+COMPRESSION = "spark.sql.execution.arrow.compression.codec"
+"""Setting of the compression of rows on their way to Python."""
+
+
+def refuse(settings: Mapping[str, str]) -> None:
+    """Raise PipelineError for a setting that breaks sinks in Python."""
+    if settings.get(COMPRESSION, "").lower() == "lz4":
+        raise PipelineError(f"{COMPRESSION} = lz4 breaks sinks in Python: leave it out, or take zstd")

@@ -27,7 +27,7 @@ from spark_pipeline.core.encoding.sink_rows import SinkOptions, SinkRows, check_
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.options import Options, refuse_unknown
 from spark_pipeline.spark.pool import POOL
-from spark_pipeline.spark.refused import COMPRESSION, refuse
+from spark_pipeline.spark.session import COMPRESSION, refuse
 from spark_pipeline.spark.source_options import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:

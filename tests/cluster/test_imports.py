@@ -123,9 +123,7 @@ def test_a_migration_into_a_cluster(
 
 
 @pytest.fixture
-def make_source(make_node: Callable[..., NodeProcess]) -> Callable[[str], str]:
-    node = make_node()
-
+def make_source(node: NodeProcess) -> Callable[[str], str]:
     def make(topic: str) -> str:
         AdminClient({"bootstrap.servers": node.kafka}).create_topics([NewTopic(topic, PARTITIONS)])[topic].result(30)
         producer = Producer({"bootstrap.servers": node.kafka})

@@ -12,13 +12,14 @@ import socket
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.errors import Conflict, EndpointUnavailable, Fenced, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.options import Options
 
 PORT = 8090
@@ -298,3 +299,25 @@ def _refusal(status: int, data: bytes, path: str) -> NodeError:
         body, message, kind = {}, f"the answer to {path} has status {status}", ""
     error = NodeElsewhere if status == _ELSEWHERE else NodeUnavailable if status in _BUSY else NodeError
     return error(message, kind, status, body)
+
+
+@contextmanager
+def as_pipeline_errors() -> Iterator[None]:
+    """Translate every NodeError of the block."""
+    try:
+        yield
+    except NodeError as error:
+        raise pipeline_error(error) from error
+
+
+def pipeline_error(error: NodeError) -> PipelineError:
+    """Return the PipelineError for a node's refusal."""
+    if isinstance(error, NodeUnavailable):
+        return EndpointUnavailable(str(error))
+    if error.kind == "ImportFenced":
+        return Fenced(str(error))
+    if error.status == 404:
+        return UnknownTopic(str(error))
+    if error.status == 409:
+        return Conflict(str(error), int(error.details.get("offset", -1)))
+    return PipelineError(str(error))

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from bridges.formats.records import Buffer
 from spark_pipeline.core.client.node_client import NodeClient, NodeError
-from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
+from spark_pipeline.core.encoding.kafka import EncodedBatch
 
 GONE = "AttemptGone"
 """Kind of the error for an attempt that is not open."""

@@ -7,18 +7,21 @@ records. Layout: KIP-98 and docs/protocols/kafka.md, "Produce".
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bridges.catalog.partitioner import murmur2
 from bridges.formats.compression import compress
-from bridges.formats.kafka import HEADER_SIZE
-from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
-from spark_pipeline.core.encoding.partition_rows import lengths_of
+from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
+from bridges.formats.producer import SEQUENCES
+from bridges.formats.records import Buffer
 
 Int64s = npt.NDArray[np.int64]
 
@@ -216,3 +219,102 @@ def _varints(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
             out[place] = bits if byte == most - 1 else bits | ((size > byte + 1).view(np.uint8) << 7)
         at = at + width
     return pa.Array.from_buffers(pa.binary(), len(total), [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+
+
+_FRONT = struct.Struct(">qiibI")
+_REST = struct.Struct(">hiqqqhii")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """The encoded records that follow the header, compressed by ``codec``. Times are in ms since 1970."""
+
+    body: Buffer
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+    codec: int = 0
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the whole batch."""
+        return HEADER_SIZE + (self.body.nbytes if isinstance(self.body, memoryview) else len(self.body))
+
+    def header(
+        self, producer_id: int = -1, epoch: int = -1, sequence: int = -1, *, transactional: bool = True
+    ) -> bytes:
+        """Return the 61 bytes in front of the body; ``sequence`` is the first record's, and wraps as Kafka's do."""
+        rest = _REST.pack(
+            self.codec | (TRANSACTIONAL if transactional else 0),
+            self.count - 1,
+            self.base_timestamp,
+            self.max_timestamp,
+            producer_id,
+            epoch,
+            sequence % SEQUENCES if sequence >= 0 else -1,
+            self.count,
+        )
+        checksum = crc32c.crc32c(self.body, crc32c.crc32c(rest))
+        return _FRONT.pack(0, self.size - LOG_OVERHEAD, -1, MAGIC, checksum) + rest
+
+
+# --- partitions by keys, as Kafka's default partitioner chooses them --------------------------------------------------
+
+UInt32s = npt.NDArray[np.uint32]
+
+_M = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+_LONG = 4096
+"""Longest key, in bytes, that is hashed as an array: each four bytes cost a pass over all keys that have them."""
+
+
+def offsets_of(array: pa.Array) -> npt.NDArray[np.int32]:
+    """Return the start of each value of an array of bytes in its data, and the end of the last one."""
+    if not len(array):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
+
+
+def lengths_of(array: pa.Array) -> Int64s:
+    """Return the bytes of each value of an array of bytes, 0 for a null."""
+    found = np.diff(offsets_of(array)).astype(np.int64)
+    if array.null_count:
+        found[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return found
+
+
+def murmur2_of(keys: pa.Array) -> UInt32s:
+    """Return the hash that Kafka's clients compute of each key; a null hashes like an empty key."""
+    lengths = lengths_of(keys)
+    offsets = offsets_of(keys).astype(np.int64)
+    starts = offsets[:-1]
+    data = keys.buffers()[2]
+    raw = b"".join((b"" if data is None else data, bytes(8)))
+    words: UInt32s = np.ndarray((len(raw) - 3,), np.dtype("<u4"), raw, strides=(1,))
+    found: UInt32s = _SEED ^ lengths.astype(np.uint32)
+    short = lengths <= _LONG
+    whole = np.where(short, lengths >> 2, 0)
+    everywhere = int(whole.min()) if len(whole) else 0
+    for number in range(everywhere):
+        word = words[starts + 4 * number] * _M
+        found = (found * _M) ^ ((word ^ (word >> np.uint32(24))) * _M)
+    for number in range(everywhere, int(whole.max()) if len(whole) else 0):
+        some = np.flatnonzero(whole > number)
+        word = words[starts[some] + 4 * number] * _M
+        word = (word ^ (word >> np.uint32(24))) * _M
+        found[some] = (found[some] * _M) ^ word
+    rest = np.flatnonzero((lengths & 3).astype(bool) & short)
+    left = (lengths[rest] & 3).astype(np.uint32)
+    tail = words[starts[rest] + (lengths[rest] & ~3)] & ((np.uint32(1) << (left * np.uint32(8))) - np.uint32(1))
+    found[rest] = (found[rest] ^ tail) * _M
+    found = (found ^ (found >> np.uint32(13))) * _M
+    found ^= found >> np.uint32(15)
+    for row in np.flatnonzero(~short).tolist():
+        found[row] = murmur2(keys[row].as_py())
+    return found
+
+
+def partitions_of(keys: pa.Array, partitions: int) -> Int64s:
+    """Return the partition of each key, as Kafka's default partitioner chooses it."""
+    found: Int64s = (murmur2_of(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
+    return found

@@ -20,9 +20,7 @@ import pyarrow.compute as pc
 from spark_pipeline.core.client.node_answers import NodeTopics
 from spark_pipeline.core.client.node_client import NodeError
 from spark_pipeline.core.client.sink_client import TakesRecords
-from spark_pipeline.core.encoding.kafka import Records, encode, sizes, starts_of
-from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
-from spark_pipeline.core.encoding.partition_rows import partitions_of
+from spark_pipeline.core.encoding.kafka import EncodedBatch, Records, encode, partitions_of, sizes, starts_of
 from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.options import Options
 

@@ -25,7 +25,14 @@ from spark_pipeline.core.client.node_answers import (
     Ticket,
     TopicFacts,
 )
-from spark_pipeline.core.client.node_client import ACCESS_OPTIONS, NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.client.node_client import (
+    ACCESS_OPTIONS,
+    NodeClient,
+    NodeError,
+    NodeOptions,
+    as_pipeline_errors,
+    pipeline_error,
+)
 from spark_pipeline.core.decoding.batches import Aborted, decode
 from spark_pipeline.core.errors import (
     EndpointUnavailable,
@@ -39,7 +46,6 @@ from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.anabranch.node_reader import OUT_OF_RANGE, NodeReader
 from spark_pipeline.endpoints.anabranch.sbp_reader import FETCH_BYTES, DamagedThere, NothingThere, SbpReader
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
-from spark_pipeline.endpoints.node_errors import as_pipeline_errors, pipeline_error
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from bridges.formats.records import StoredBatch
 from bridges.log.damage.extent import end_of_damage
 from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.frames import unpacked
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.core.stored_batches import unpacked
 from spark_pipeline.endpoints.anabranch.sbp_reader import DamagedThere, NothingThere
 
 OUT_OF_RANGE = 416

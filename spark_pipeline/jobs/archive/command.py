@@ -20,14 +20,14 @@ from spark_pipeline.jobs.command_options import (
     interruptible,
     job,
     job_options,
+    read_side_options,
     report_option,
     reported,
+    side_options,
     tell,
     throttle_option,
     topics_option,
 )
-from spark_pipeline.jobs.side_options import given as options_given
-from spark_pipeline.jobs.side_options import side_options
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.archive.run import Told
@@ -87,7 +87,7 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
 
         archiving = ArchiveRun(
             url,
-            options_given(**given).source,
+            read_side_options(**given).source,
             place,
             topics,
             Description(given["table"], given["partition_by"], None, given["catalog"], given["name"]),
@@ -134,7 +134,7 @@ def status(place: str, url: str | None, report: Path | None, **given: Any) -> No
     from spark_pipeline.lake.archive import Archive
 
     with failures(), ExitStack() as stack:
-        source = None if url is None else stack.enter_context(closing(endpoint(url, options_given(**given).source)))
+        source = None if url is None else stack.enter_context(closing(endpoint(url, read_side_options(**given).source)))
         tell(archive_upkeep.status(Archive.open(place), source), report)
 
 
@@ -201,7 +201,7 @@ def verify(
     with job(given) as (engine, meter):
         from spark_pipeline.jobs.archive.verify import verify as compare
 
-        given_options = options_given(**given).source
+        given_options = read_side_options(**given).source
         with reported(url, given_options, "audit", f"verify {place}", meter):
             found = compare(place, url, given_options, topics, level, engine, meter.told)
             tell(found, report)

@@ -11,14 +11,14 @@ import click
 
 from spark_pipeline.jobs.command_options import (
     EXIT_DIFFERENT,
+    Given,
     Moment,
     job,
     job_options,
+    read_side_options,
     tell,
     topics_option,
 )
-from spark_pipeline.jobs.side_options import Given
-from spark_pipeline.jobs.side_options import given as options_given
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.audit.audit import Audit, Side
@@ -62,7 +62,7 @@ def _audit(given: dict[str, Any], fields: tuple[str, ...] = FIELDS) -> Iterator[
         from spark_pipeline.jobs.audit.audit import Audit
 
         since_us = None if since is None else round(since.timestamp() * 1_000_000)
-        yield Audit(engine, fields, since_us, meter.told), options_given(**given)
+        yield Audit(engine, fields, since_us, meter.told), read_side_options(**given)
 
 
 def side_of(url: str, options: Mapping[str, str]) -> Side:

@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_pipeline.core.client.node_answers import NodeTopics
-from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
+from spark_pipeline.core.client.node_client import NodeClient, NodeOptions, as_pipeline_errors
 from spark_pipeline.core.digest import BlockDigest, Digester, hashes
 from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import Endpoint, Positions
-from spark_pipeline.endpoints.node_errors import as_pipeline_errors
 from spark_pipeline.jobs.audit.audit import Audit, PartitionSeen, Side, damaged_in, differing, positions_of
 from spark_pipeline.jobs.audit.pieces import beyond
 

@@ -19,16 +19,17 @@ from spark_pipeline.jobs.command_options import (
     engine_options,
     interruptible,
     printed_submit,
+    read_side_options,
     reported,
+    side_options,
     tell,
     throttle_option,
 )
-from spark_pipeline.jobs.side_options import given, side_options
 
 if TYPE_CHECKING:
     from spark_pipeline.endpoints.importer import Importer
     from spark_pipeline.endpoints.migration import MigrationSource
-    from spark_pipeline.jobs.migrate.copier import Route
+    from spark_pipeline.jobs.migrate.copying import Route
     from spark_pipeline.jobs.migrate.run import Runner
     from spark_pipeline.jobs.migrate.state import MigrationState
     from spark_pipeline.jobs.progress import Meter
@@ -91,7 +92,7 @@ def plan_(
     """Write a plan: the topics to copy, how much that is, and what cannot be carried."""
     from spark_pipeline.jobs.migrate.planning import make_plan
 
-    sides = given(**options)
+    sides = read_side_options(**options)
     with _told_failures():
         name = migration or f"migration-{uuid.uuid4().hex[:8]}"
         made = make_plan(source, sides.source, target, topics, exclude, name, sides.target)
@@ -227,7 +228,7 @@ def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
 @side_options
 def sync_groups_(plan: Path, **options: Any) -> None:
     """Copy the groups' positions from the source."""
-    from spark_pipeline.jobs.migrate.groups import sync_groups
+    from spark_pipeline.jobs.migrate.settings import sync_groups
 
     with _working(plan, options, exclusive=False) as (state, route):
         with _opened(route) as (source, target):
@@ -347,11 +348,11 @@ def _told_failures() -> Iterator[None]:
 @contextmanager
 def _working(plan: Path, options: dict[str, Any], *, exclusive: bool = True) -> Iterator[tuple[MigrationState, Route]]:
     """Open the state of a plan, and make its route from the options of both sides."""
-    from spark_pipeline.jobs.migrate.copier import Route
+    from spark_pipeline.jobs.migrate.copying import Route
     from spark_pipeline.jobs.migrate.state import MigrationState
     from spark_pipeline.jobs.migrate.terms import TARGET_YDB
 
-    sides = given(**options)
+    sides = read_side_options(**options)
     with _told_failures(), MigrationState(plan, exclusive=exclusive) as state:
         made = state.plan
         target = dict(sides.target)

@@ -20,10 +20,9 @@ from spark_pipeline.core.errors import FoundDifferences, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import Positions, endpoint
-from spark_pipeline.jobs.migrate.copier import Route
-from spark_pipeline.jobs.migrate.groups import sync_groups
+from spark_pipeline.jobs.migrate.copying import Route
 from spark_pipeline.jobs.migrate.run import Runner, is_handed_over
-from spark_pipeline.jobs.migrate.settings import carry_settings
+from spark_pipeline.jobs.migrate.settings import carry_settings, sync_groups
 from spark_pipeline.jobs.migrate.state import MigrationState
 from spark_pipeline.jobs.migrate.verify import Verifier
 

@@ -13,9 +13,9 @@ from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import Positions, some_topics
 from spark_pipeline.endpoints.importer import Importer, ImportState, origin_of
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
-from spark_pipeline.jobs.migrate.copier import CopyTask, Route
+from spark_pipeline.jobs.migrate.copying import CopyTask, Route
 from spark_pipeline.jobs.migrate.plan import Plan
-from spark_pipeline.jobs.migrate.receipts import Receipt
+from spark_pipeline.jobs.migrate.state import Receipt
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.migrate.copying import Copying

@@ -35,7 +35,7 @@ from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.audit.pieces import damage
 from spark_pipeline.jobs.engine import LocalEngine
-from spark_pipeline.jobs.migrate.copier import Route
+from spark_pipeline.jobs.migrate.copying import Route
 from spark_pipeline.jobs.migrate.plan import Plan, PlannedPartition
 from spark_pipeline.jobs.migrate.terms import Unlike, settings_unlike, terms_of
 

@@ -10,13 +10,13 @@ from spark_pipeline.jobs.command_options import (
     Moment,
     job,
     job_options,
+    pairs,
+    read_side_options,
     reported,
     tell,
     throttle_option,
     topics_option,
 )
-from spark_pipeline.jobs.side_options import given as options_given
-from spark_pipeline.jobs.side_options import pairs
 
 
 @click.command("replay", short_help="Copy records of an archive into topics, at their original offsets.")
@@ -57,7 +57,7 @@ def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> 
         def micros(name: str) -> int | None:
             return None if given[name] is None else round(given[name].timestamp() * 1_000_000)
 
-        sides = options_given(**given)
+        sides = read_side_options(**given)
         replay = Replay(
             source,
             sides.source,

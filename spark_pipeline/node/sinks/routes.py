@@ -7,17 +7,29 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from msgspec import Struct
 
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
-from bridges.errors import LogError
-from bridges.http.access import principal_of
-from bridges.http.bodies import object_of
-from bridges.http.errors import RequestError
+from bridges.console.access import principal_of
+from bridges.console.bodies import object_of
+from bridges.console.errors import RequestError
+from bridges.errors import BatchInvalid, BatchTooLarge, LogError
+from bridges.formats.base import FormatId
+from bridges.formats.compression import Compression
+from bridges.formats.kafka import (
+    CONTROL,
+    HEADER_SIZE,
+    RECORD_MIN,
+    TRANSACTIONAL,
+    check_batch,
+    check_count,
+)
+from bridges.formats.producer import InTransaction, ProducerStamp
+from bridges.log.partition.partition_log import Batch
 from spark_pipeline.node.core import rows, text, whole
 from spark_pipeline.node.sinks.attempts import BatchName, Key
-from spark_pipeline.node.sinks.batches import WriteLimits, accept
 
 if TYPE_CHECKING:
     from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
@@ -236,3 +248,33 @@ def _sizes(head: Any) -> list[int]:
         whole(row[1], "a partition")
         sizes.append(whole(row[2], "a batch's size", 1))
     return sizes
+
+
+class WriteLimits(Struct, frozen=True):
+    """The limits for every batch, whatever its topic allows."""
+
+    records: int
+    inflated_bytes: int
+
+
+def accept(payload: memoryview, producer: int, epoch: int, limits: WriteLimits) -> Batch:
+    """Check a batch of an attempt and return it; the topic's rules are still to be checked.
+
+    Raises BatchInvalid, BatchTooLarge.
+    """
+    header = check_batch(payload)
+    if header.record_count * RECORD_MIN > len(payload) - HEADER_SIZE:
+        check_count(header, len(payload) - HEADER_SIZE, limits.inflated_bytes)
+    if header.record_count > limits.records:
+        raise BatchTooLarge(f"a batch of {header.record_count} records exceeds limits.batch_records, {limits.records}")
+    if header.attributes & CONTROL or not header.attributes & TRANSACTIONAL:
+        raise BatchInvalid("a sink writes transactional batches, which are no control batches")
+    if (header.producer_id, header.producer_epoch) != (producer, epoch) or header.base_sequence < 0:
+        raise BatchInvalid("a batch names another producer, or no sequence number")
+    if header.codec > Compression.ZSTD:
+        raise BatchInvalid(f"compression codec {header.codec} is not known")
+    stamp = ProducerStamp(producer, epoch, header.base_sequence, header.record_count)
+    count, newest = header.record_count, header.max_timestamp
+    batch = Batch(payload, count, int(FormatId.KAFKA), newest, stamp, header=header)
+    batch.transaction = InTransaction(producer, epoch)
+    return batch

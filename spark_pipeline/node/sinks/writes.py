@@ -34,9 +34,8 @@ from msgspec import Struct
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
-from bridges.errors import LogError, NotOwner
+from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.transactions.ends import TransactionEnds
-from spark_pipeline.node.sinks.appends import Appends
 from spark_pipeline.node.sinks.attempts import (
     Attempt,
     AttemptGone,
@@ -45,18 +44,19 @@ from spark_pipeline.node.sinks.attempts import (
     BatchGoesBack,
     BatchName,
     Key,
+    Producers,
     Query,
     Session,
     TooManyAttempts,
     WriteRefused,
 )
-from spark_pipeline.node.sinks.producers import Producers
 from spark_pipeline.node.sinks.queries import Queries
 from spark_pipeline.node.sinks.tables import (
     UNTOLD,
     AttemptRow,
     AttemptState,
     SinkRow,
+    add_places,
     decide,
     forget_attempt,
     forget_sinks,
@@ -66,15 +66,32 @@ from spark_pipeline.node.sinks.tables import (
 if TYPE_CHECKING:
     from anabranch_kit.run.rounds import Rounds
     from bridges.catalog.topic import Change
+    from bridges.log.interfaces import AppendDone
     from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
+    from bridges.log.remote.partitions import Partitions
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
 
 log = structlog.get_logger(__name__)
 
 
+_HANDED_OVER_AT_ONCE = 100
+"""Most batches that are handed to their logs in one turn of the event loop."""
 _SWEEP_S = 60.0
 """Time between two searches for expired queries, of which there may be many."""
+
+
+class _Place:
+    """A partition of any owner."""
+
+    __slots__ = ("_log", "_partitions")
+
+    def __init__(self, partitions: Partitions, log: PartitionLog) -> None:
+        self._partitions = partitions
+        self._log = log
+
+    def append(self, batch: Batch, done: AppendDone) -> None:
+        self._partitions.append(self._log.topic, self._log.partition, batch, done)
 
 
 class Begun(Struct, frozen=True):
@@ -102,7 +119,6 @@ class Writes:
         """Query -> the last batch for which "left out" was logged."""
         self.queries = Queries(node, self.read, self.surrender)
         self.attempts = Attempts(settings.attempt_partitions, self.queries.holding)
-        self.appends = Appends(node, settings, self.attempts)
         self.ends: TransactionEnds[Attempt] = TransactionEnds(
             self.queries.markers,
             node.barrier,
@@ -279,8 +295,56 @@ class Writes:
         return self.attempts.open(owner, key)
 
     async def append(self, attempt: Attempt, batches: Sequence[tuple[PartitionLog, Batch]]) -> list[Appended]:
-        """Append to an attempt, see :meth:`Appends.append`."""
-        return await self.appends.append(attempt, batches)
+        """Append batches to an attempt's transaction; return when all are durable.
+
+        Raises AttemptGone, TooManyPlaces, and the logs' errors. Batches appended before an error stay; a repeated
+        request finds them stored.
+        """
+        # The lock keeps the order of the requests: the log refuses sequence numbers out of order.
+        async with attempt.lock:
+            attempt.session.touch()
+            futures: list[asyncio.Future[Appended]] = []
+            partitions = self._node.partitions
+            await self._store_places(attempt, batches)
+            for start in range(0, len(batches), _HANDED_OVER_AT_ONCE):
+                # No await between this check and the appends, so the attempt's end comes before or after both.
+                self._require_open(attempt)
+                some = batches[start : start + _HANDED_OVER_AT_ONCE]
+                futures += [attempt.appended(_Place(partitions, one), batch) for one, batch in some]
+                if start + len(some) < len(batches):
+                    await asyncio.sleep(0)
+            results = await asyncio.gather(*futures, return_exceptions=True)
+        attempt.session.touch()
+        appended: list[Appended] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            appended.append(result)
+        return appended
+
+    async def _store_places(self, attempt: Attempt, batches: Sequence[tuple[PartitionLog, Batch]]) -> None:
+        """Store the attempt's new partitions in the database, before it writes to them. The caller holds the attempt's
+        lock.
+        """
+        new = {place for one, _ in batches if not attempt.writes_to(place := (one.topic, one.partition))}
+        if not new:
+            return
+        self._require_open(attempt)
+        most = self._settings.partitions_per_attempt
+        if len(new) + attempt.place_count > most:
+            raise WriteRefused(f"one attempt of a task may write to {most} partitions")
+        with self.attempts.places.promised(len(new)):
+            hold = self.attempts.holding(attempt.row.query)
+            add = partial(add_places, attempt=attempt.row, places=new, hold=hold)
+            await self._node.db.run(add, flush=True)
+            if not attempt.given_up:
+                self.attempts.places.write_to(attempt, new)
+
+    def _require_open(self, attempt: Attempt) -> None:
+        """Raise AttemptGone if the attempt takes no batches, or LogUnavailable if another node owns its query now."""
+        if attempt.given_up:
+            raise LogUnavailable(f"query {attempt.row.query} is another node's meanwhile")
+        self.attempts.open(attempt.row.owner, attempt.key)
 
     # --- for drivers ------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,16 @@ from bridges.catalog.partitioner import murmur2, partition_of
 from bridges.formats.kafka import TRANSACTIONAL, check_batch, iterate
 from bridges.formats.kafka import encode as encode_ours
 from bridges.formats.records import Record
-from spark_pipeline.core.encoding.kafka import Records, encode, sizes, starts_of
-from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
-from spark_pipeline.core.encoding.partition_rows import lengths_of, murmur2_of, partitions_of
+from spark_pipeline.core.encoding.kafka import (
+    EncodedBatch,
+    Records,
+    encode,
+    lengths_of,
+    murmur2_of,
+    partitions_of,
+    sizes,
+    starts_of,
+)
 from spark_pipeline.core.rows import TYPES
 
 Header = tuple[str, bytes | None]

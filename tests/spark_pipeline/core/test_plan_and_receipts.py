@@ -15,7 +15,7 @@ from spark_pipeline.core.kafka_batches import OldFormat, digest, heads, is_whole
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.jobs.migrate.plan import NotCarried, Plan, PlanError, PlannedPartition, PlannedTopic, carried
-from spark_pipeline.jobs.migrate.receipts import Receipt, Receipts, ReceiptsError
+from spark_pipeline.jobs.migrate.state import Receipt, Receipts, ReceiptsError
 
 PLAN = Plan(
     "m",

@@ -47,7 +47,7 @@ from spark_pipeline.endpoints.base import TopicPartition as Part
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.kafka.endpoint import KafkaEndpoint
 from spark_pipeline.jobs.migrate.command import command
-from spark_pipeline.jobs.migrate.copier import Copier, CopyTask, Route
+from spark_pipeline.jobs.migrate.copying import Copier, CopyTask, Route
 from spark_pipeline.jobs.migrate.plan import Plan
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, FRONTS, NodeProcess

@@ -26,7 +26,7 @@ from bridges.formats import pravega as pravega_format
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.formats.ydb import Head, encode_batch
-from spark_pipeline.core import import_frames
+from spark_pipeline.core import frames
 from spark_pipeline.core.errors import EndpointUnavailable, PipelineError
 from spark_pipeline.endpoints.base import TopicPartition
 from spark_pipeline.endpoints.importer import Importer
@@ -275,7 +275,7 @@ def test_what_differs_is_found(
         Head(False, 1, 1, seq_no, seq_no, 1_700_000_004_000, b"orders", b""), b"\x0a" + length(message)
     )
     out = bytearray()
-    import_frames.put(out, 1, 1, forged)
+    frames.put_batch(out, 1, 1, forged)
     importer.append(TopicPartition(topic, 0), importer.state(topic).epoch, [out], int(FormatId.YDB))
     importer.close()
     told = migrate("verify", plan, "--quiet", code=0 if reason is None else 2)
@@ -401,7 +401,7 @@ def test_a_scope_is_brought_by_a_job_that_is_killed(
         event = struct.pack(">iI", 0, 4) + b"mine"
         forged = pravega_format.encode([bytes(4), event], len(event), pravega_format.Shape.SCATTERED, 1)
         out = bytearray()
-        import_frames.put(out, end, len(event), forged)
+        frames.put_batch(out, end, len(event), forged)
         epoch = importer.state(topic).epoch
         importer.append(TopicPartition(topic, 0), epoch, [out], int(FormatId.PRAVEGA))
         writer.write_event("true")

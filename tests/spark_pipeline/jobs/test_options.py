@@ -10,10 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_pipeline.jobs import side_options
 from spark_pipeline.jobs.archive.command import command as archive
 from spark_pipeline.jobs.audit.command import command as audit
-from spark_pipeline.jobs.command_options import Size
+from spark_pipeline.jobs.command_options import Size, read_side_options, side_options
 from spark_pipeline.jobs.migrate.command import command as migrate
 from spark_pipeline.jobs.replay.command import command as replay
 
@@ -32,9 +31,9 @@ def told(*words: str) -> tuple[dict[str, str], Result]:
     found: dict[str, Any] = {}
 
     @click.command()
-    @side_options.side_options
+    @side_options
     def command(**options: Any) -> None:
-        sides = side_options.given(**options)
+        sides = read_side_options(**options)
         found.update(source=dict(sides.source), target=dict(sides.target))
 
     done = CliRunner().invoke(command, words)

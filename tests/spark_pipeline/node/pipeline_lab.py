@@ -17,7 +17,7 @@ from bridges.node.assembly import Node
 from bridges.node.config import load
 from spark_pipeline.core.client.node_answers import NodeTopics
 from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
-from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
+from spark_pipeline.core.encoding.kafka import EncodedBatch
 from spark_pipeline.node.front import PipelineFront
 from spark_pipeline.node.sinks.writes import Writes
 

@@ -11,7 +11,7 @@ from bridges.formats import pravega as pravega_format
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.formats.ydb import Head, encode_batch
 from bridges.log.ledger.rules import Last
-from spark_pipeline.core import import_frames
+from spark_pipeline.core import frames
 from spark_pipeline.core.errors import Conflict, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.importer import Importer
@@ -45,7 +45,7 @@ def events(*values: bytes, writer: bytes = pravega_format.NO_WRITER, claimed: in
 
 def framed(base: int, span: int, payload: bytes) -> bytearray:
     out = bytearray()
-    import_frames.put(out, base, span, payload)
+    frames.put_batch(out, base, span, payload)
     return out
 
 
@@ -79,7 +79,7 @@ async def test_producers_of_ydb_bring_their_numbers(lab: Lab, tmp_path: Path) ->
         (YDB, framed(0, 1, messages(1)[:-1] + b"y"), "checksum"),
         (YDB, framed(0, 0, messages(1)), "spans 0 offsets"),
         (YDB, framed(-1, 1, messages(1)), "is none"),
-        (YDB, import_frames.HEAD.pack(0, 1, 1 << 24), "16777216 bytes"),
+        (YDB, frames.HEAD.pack(0, 1, 1 << 24), "16777216 bytes"),
         (YDB, framed(0, 1, messages(1))[:-1], "no whole batch"),
         (YDB, framed(0, 1, events(b"a")), "not known|shorter"),
         (PRAVEGA, framed(0, 9, events(b"a", writer=b"w" * 16)), "or a writer| a writer"),

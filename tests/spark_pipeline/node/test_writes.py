@@ -20,7 +20,7 @@ from bridges.auth.users import User, change
 from bridges.catalog.transaction_view import TransactionNotFound
 from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.client.sink_client import SinkBatch, SinkDriver, SinkTask, TakesRecords, Written
-from spark_pipeline.core.encoding.kafka_batch import EncodedBatch
+from spark_pipeline.core.encoding.kafka import EncodedBatch
 from spark_pipeline.node.sinks import attempts as write_attempts
 from spark_pipeline.node.sinks import routes as write_routes
 from spark_pipeline.node.sinks import tables as write_tables

@@ -1,5 +1,8 @@
-"""Encoding of stored batches of any format in a node's answer to a reader: heads of fixed size, then the batches'
-bytes.
+"""The framing of stored batches between the pipeline's clients and a node.
+
+To the node that imports them, Kafka's batches follow one another as they are, since they contain their own offsets and
+length. Before each batch of another format is a head: its first offset, number of offsets and size in bytes, in network
+order. From a node to a reader, an answer is the number of batches, a head of fixed size for each, and their bytes.
 """
 
 from __future__ import annotations
@@ -7,7 +10,31 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+import crc32c
+
+from bridges.formats import FormatId
 from bridges.formats.records import Buffer, StoredBatch
+from spark_pipeline.core.kafka_batches import digest as kafka_digest
+from spark_pipeline.core.kafka_batches import heads
+
+HEAD = struct.Struct(">qII")
+"""First offset, number of offsets, bytes of the payload that follows."""
+
+
+def put_batch(out: bytearray, base: int, count: int, payload: bytes | bytearray | memoryview) -> None:
+    """Append one batch with its head to ``out``."""
+    out += HEAD.pack(base, count, len(payload))
+    out += payload
+
+
+def digest(form: int, payload: memoryview, place: str, before: int = 0) -> int:
+    """Return the CRC-32C of ``before`` and of the batches in ``payload``, which are of stored format ``form``."""
+    if form != FormatId.KAFKA:
+        return int(crc32c.crc32c(payload, before))
+    for head in heads(payload, place):
+        before = kafka_digest(payload, head, before)
+    return before
+
 
 MOST_BATCHES = 5_000
 """Most batches of one answer, because their heads are made in one step."""
