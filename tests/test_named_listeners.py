@@ -210,7 +210,7 @@ def test_pravegas_clients_inside_and_outside_are_told_their_own_segment_store(pl
 
 def test_the_pipelines_clients_outside_must_say_who_they_are(place: Place) -> None:
     def asked(url: str, **options: str) -> object:
-        return NodeClient(NodeOptions.of(url, options)).get("/v1/topics")["topics"]
+        return NodeClient(NodeOptions.parse(url, options)).get("/v1/topics")["topics"]
 
     inside = asked(f"anabranch://{place.inside('pipeline')}")
     outside, ca = f"anabranch+tls://{place.outside('pipeline')}", {"tls.ca": str(place.authority.cert)}

@@ -92,8 +92,8 @@ def first_bad(left: pa.RecordBatch, right: pa.RecordBatch, fields: tuple[str, ..
         at = common
     else:
         return None
-    row_here = _shown(left, at)
-    row_there = _shown(right, at)
+    row_here = _show(left, at)
+    row_there = _show(right, at)
     offset_here = int(here[at]) if at < len(here) else None
     offset_there = int(there[at]) if at < len(there) else None
     if offset_here is not None and offset_here == offset_there:
@@ -112,7 +112,7 @@ def first_bad(left: pa.RecordBatch, right: pa.RecordBatch, fields: tuple[str, ..
     return BadOffset(offset_there, "missing on the left", None, row_there)
 
 
-def _shown(batch: pa.RecordBatch, at: int) -> dict[str, Any] | None:
+def _show(batch: pa.RecordBatch, at: int) -> dict[str, Any] | None:
     """Return a record for a report: bytes as text where they are valid UTF-8, at most 200 of them."""
     if at >= batch.num_rows:
         return None

@@ -44,7 +44,7 @@ class Options:
         return self._values.get(name.lower())
 
     @property
-    def asked(self) -> set[str]:
+    def names_read(self) -> set[str]:
         """Return the lower-case names that were looked up so far."""
         return self._asked
 

@@ -43,7 +43,7 @@ class OffsetRange:
         return max(0, self.end - self.start)
 
     @property
-    def of(self) -> TopicPartition:
+    def part(self) -> TopicPartition:
         """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 

@@ -68,7 +68,7 @@ class Columns:
             raise ValueError("a column is asked for twice")
 
     @classmethod
-    def of(cls, *, headers: bool = False, metadata: bool = False) -> Columns:
+    def select(cls, *, headers: bool = False, metadata: bool = False) -> Columns:
         """Return the basic columns, plus headers and the protocol's metadata on request."""
         return cls((*BASIC, *(("headers",) if headers else ()), *(METADATA if metadata else ())))
 
@@ -102,9 +102,9 @@ def constant(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array
     size = max(_LEAST_KEPT, 1 << max(0, count - 1).bit_length())
     if size > _MOST_KEPT:
         return pa.repeat(pa.scalar(value, kind), count)
-    return _kept(value, kind, size).slice(0, count)
+    return _cached_constant(value, kind, size).slice(0, count)
 
 
 @lru_cache(maxsize=64)
-def _kept(value: str | int | None, kind: pa.DataType, size: int) -> pa.Array:
+def _cached_constant(value: str | int | None, kind: pa.DataType, size: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), size)

@@ -7,11 +7,12 @@ All raise :class:`~spark_pipeline.core.errors.PipelineError` of the kinds named 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from spark_pipeline.core.errors import OptionError
@@ -23,18 +24,6 @@ if TYPE_CHECKING:
 
     from bridges.formats.records import StoredBatch
     from spark_pipeline.core.rows import Columns
-
-__all__ = [
-    "BATCH_BYTES",
-    "Endpoint",
-    "OffsetRange",
-    "Positions",
-    "TopicInfo",
-    "TopicPartition",
-    "endpoint",
-    "may_cut",
-    "some_topics",
-]
 
 BATCH_BYTES = 2 * 1024 * 1024
 """About how many bytes of stored batches become one ``pa.RecordBatch``: the best size for PySpark was measured to be
@@ -77,18 +66,37 @@ class TopicInfo:
     effective: Mapping[str, str] = field(default_factory=dict)
 
 
-class Endpoint(Protocol):
+class Endpoint(ABC):
     """One system. All methods raise EndpointUnavailable when it does not answer, and UnknownTopic."""
 
+    @abstractmethod
     def topics(self) -> dict[str, TopicInfo]:
         """Return all topics, by name."""
 
+    def some_topics(self, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
+        """Return the topics of the names ``wanted`` that exist, or users' topics whose names match the pattern."""
+        found = self.topics()
+        if isinstance(wanted, re.Pattern):
+            return {name: info for name, info in found.items() if wanted.fullmatch(name) and not info.internal}
+        return {name: found[name] for name in wanted if name in found}
+
+    @abstractmethod
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
         """Return the present positions of ``parts``."""
 
+    def topic_positions(self, wanted: Collection[str] | re.Pattern[str]) -> dict[TopicPartition, Positions] | None:
+        """Return the positions of all partitions of the topics ``wanted``, as for :meth:`some_topics`, in one step.
+
+        None: this system answers about topics and positions in separate steps. Raises UnknownTopic if one of the topics
+        does not exist (any more).
+        """
+        return None
+
+    @abstractmethod
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset whose record's timestamp is at least the given one; None without such a record."""
 
+    @abstractmethod
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """Yield the committed records of a range in order, in batches of about ``batch_bytes``, none of them empty.
 
@@ -97,6 +105,7 @@ class Endpoint(Protocol):
         UnreadableBatch for a damaged batch.
         """
 
+    @abstractmethod
     def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
         """Yield the batches that hold offsets of a range, verbatim and whole.
 
@@ -104,44 +113,13 @@ class Endpoint(Protocol):
         of the append is unknown. Raises OffsetsGone.
         """
 
+    @abstractmethod
     def groups(self) -> dict[str, dict[TopicPartition, int]]:
         """Return consumer groups and their positions."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connections; a second call has no effect."""
-
-
-@runtime_checkable
-class TellsSome(Protocol):
-    """An endpoint that can describe some topics without describing all."""
-
-    def some_topics(self, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
-        """Return the topics of the names ``wanted`` that exist, or those whose whole names match the pattern."""
-
-
-@runtime_checkable
-class TellsPositions(Protocol):
-    """An endpoint that returns the partitions of topics together with their positions in one step."""
-
-    def topic_positions(self, wanted: Collection[str] | re.Pattern[str]) -> dict[TopicPartition, Positions]:
-        """Return the positions of all partitions of the names ``wanted``, or of users' topics whose whole names match.
-
-        Raises UnknownTopic if one of the topics does not exist (any more).
-        """
-
-
-def some_topics(source: Endpoint, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
-    """Return the topics of the names ``wanted`` that exist, or users' topics whose whole names match the pattern."""
-    if isinstance(source, TellsSome):
-        return source.some_topics(wanted)
-    found = source.topics()
-    if isinstance(wanted, re.Pattern):
-        return {name: info for name, info in found.items() if wanted.fullmatch(name) and not info.internal}
-    return {name: found[name] for name in wanted if name in found}
-
-
-class _Opener(Protocol):
-    def __call__(self, url: str, options: Mapping[str, str]) -> Endpoint: ...
 
 
 _SCHEMES = {
@@ -165,9 +143,8 @@ def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
     the endpoint does not have.
     """
     given = dict(options or {})
-    module = checked_module(url, given)
-    opener: _Opener = module.open_endpoint
-    return opener(url, given)
+    opened: Endpoint = checked_module(url, given).open_endpoint(url, given)
+    return opened
 
 
 def checked_module(url: str, options: Collection[str], others: Collection[str] = ()) -> ModuleType:

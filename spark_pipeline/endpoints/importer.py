@@ -67,7 +67,7 @@ class Importer:
     """The target of one migration. Not thread-safe. Raises EndpointUnavailable, Fenced, Conflict, UnknownTopic."""
 
     def __init__(self, url: str, options: Mapping[str, str], migration: str) -> None:
-        self._client = NodeClient(NodeOptions.of(url, options))
+        self._client = NodeClient(NodeOptions.parse(url, options))
         self._root = f"/v1/imports/{quote(migration, safe='')}"
 
     def close(self) -> None:

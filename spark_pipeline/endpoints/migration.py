@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from spark_pipeline.core import frames
 from spark_pipeline.core.decoding.batches import decode
@@ -44,23 +45,42 @@ class RecordSet:
     payload: memoryview
 
 
-class FramedRecords:
-    """The base of endpoints that make the batches themselves, from their servers' records, and that report groups'
-    positions.
-    """
+class MigrationSource(Endpoint):
+    """An endpoint whose topics can be migrated. Raises as endpoints do."""
 
     form: int
+    """The stored format of its record sets."""
+    verbatim: bool
+    """Whether the record sets have the source's own batches, which are the same bytes in every read."""
+
+    @abstractmethod
+    def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
+        """Yield the batches that hold offsets of a range, in sets of about ``fetch_bytes``."""
+
+    @abstractmethod
+    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
+        """Return every group with committed positions, and the positions."""
+
+    @abstractmethod
+    def group_states(self) -> dict[str, str]:
+        """Return the consumer groups, and their states in Kafka's words if the system reports them."""
+
+    def groups(self) -> dict[str, dict[TopicPartition, int]]:
+        return {
+            group: {part: at.offset for part, at in found.items()} for group, found in self.group_positions().items()
+        }
+
+
+class FramedRecords(MigrationSource):
+    """The base of endpoints that make the batches themselves, from their servers' records."""
+
     verbatim = False
 
+    @abstractmethod
     def batches(self, wanted: OffsetRange, read_bytes: int) -> Iterator[StoredBatch]:
         """Yield a range as batches of this form, without offsets outside; ``read_bytes`` is the size of a read, where
         it applies.
         """
-        raise NotImplementedError
-
-    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
-        """See :class:`MigrationSource`."""
-        raise NotImplementedError
 
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """Yield records with decoded values, and with keys and headers as readers of other protocols see them.
@@ -74,7 +94,6 @@ class FramedRecords:
         return self.batches(range, READ_BYTES)
 
     def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
-        """See :class:`MigrationSource`."""
         out = bytearray()
         start = end = range.start
         count = 0
@@ -89,34 +108,6 @@ class FramedRecords:
             count += 1
         if count:
             yield RecordSet(start, end, count, memoryview(out))
-
-    def groups(self) -> dict[str, dict[TopicPartition, int]]:
-        """See :class:`spark_pipeline.endpoints.base.Endpoint`."""
-        return offsets_of(self.group_positions())
-
-
-def offsets_of(positions: Mapping[str, Mapping[TopicPartition, GroupPosition]]) -> dict[str, dict[TopicPartition, int]]:
-    """Return the positions of groups without their metadata."""
-    return {group: {part: at.offset for part, at in told.items()} for group, told in positions.items()}
-
-
-@runtime_checkable
-class MigrationSource(Endpoint, Protocol):
-    """An endpoint whose topics can be migrated. Raises as endpoints do."""
-
-    form: int
-    """The stored format of its record sets."""
-    verbatim: bool
-    """Whether the record sets have the source's own batches, which are the same bytes in every read."""
-
-    def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
-        """Yield the batches that hold offsets of a range, in sets of about ``fetch_bytes``."""
-
-    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
-        """Return every group with committed positions, and the positions."""
-
-    def group_states(self) -> dict[str, str]:
-        """Return the consumer groups, and their states in Kafka's words if the system reports them."""
 
 
 def migration_source(url: str, options: Mapping[str, str]) -> MigrationSource:

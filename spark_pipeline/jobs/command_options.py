@@ -138,13 +138,13 @@ def job(given: Mapping[str, Any], unit: str = "offsets") -> Iterator[tuple[Engin
     """
     printed_submit(given)
     from spark_pipeline.jobs.engine import open_engine
-    from spark_pipeline.jobs.progress import Meter, told
+    from spark_pipeline.jobs.progress import Meter, show_progress
 
     meter = Meter(unit)
     with (
         failures(),
         closing(open_engine(given["engine"], given["parallel"], given["master"])) as opened,
-        told(meter.line),
+        show_progress(meter.line),
     ):
         yield opened, meter
 
@@ -219,7 +219,7 @@ def reported(
     from spark_pipeline.core.client.job_client import JobReporter
     from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
 
-    with JobReporter(NodeClient(NodeOptions.of(url, options)), kind, name, meter.progress, job_id=job_id):
+    with JobReporter(NodeClient(NodeOptions.parse(url, options)), kind, name, meter.progress, job_id=job_id):
         yield
 
 

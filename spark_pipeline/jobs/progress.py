@@ -20,7 +20,7 @@ class Meter:
     """A thread-safe counter of a job's progress in ``unit``s. ``step`` names the current step in a few words.
 
     A job either reports progress by partition, gaps counted like records (:meth:`aim`, :meth:`copied`), or as done and
-    total (:meth:`told`).
+    total (:meth:`set_progress`).
     """
 
     def __init__(self, unit: str = "offsets") -> None:
@@ -36,7 +36,7 @@ class Meter:
         self._speed, self._byte_speed = Rate(), Rate()
         self._speeds()
 
-    def told(self, done: int, total: int) -> None:
+    def set_progress(self, done: int, total: int) -> None:
         """Set the progress to ``done`` of ``total``; a lower ``done`` than before means that a new pass has begun."""
         with self._lock:
             self._moved += done - self._done if done >= self._done else done
@@ -96,7 +96,7 @@ class Meter:
 
 
 @contextmanager
-def told(tell: Callable[[], str], seconds: float = EVERY_S, *, quiet: bool = False) -> Iterator[None]:
+def show_progress(tell: Callable[[], str], seconds: float = EVERY_S, *, quiet: bool = False) -> Iterator[None]:
     """Print the text of ``tell`` every ``seconds`` if it has changed, and at the end; on a terminal, one line changes
     in place.
     """

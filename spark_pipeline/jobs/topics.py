@@ -20,7 +20,7 @@ def matching(source: Endpoint, topics: Sequence[str], *, absent: set[str] | None
     known = source.topics()
     found: set[TopicPartition] = set()
     for wanted in topics:
-        names = named(wanted, known, (name for name, one in known.items() if not one.internal))
+        names = match_names(wanted, known, (name for name, one in known.items() if not one.internal))
         if not names:
             if absent is None:
                 raise unknown(wanted)
@@ -29,7 +29,7 @@ def matching(source: Endpoint, topics: Sequence[str], *, absent: set[str] | None
     return sorted(found)
 
 
-def named(wanted: str, names: Container[str], listed: Iterable[str]) -> list[str]:
+def match_names(wanted: str, names: Container[str], listed: Iterable[str]) -> list[str]:
     """Return ``wanted`` if it is in ``names``, else those of ``listed`` that match it. Raises OptionError for an
     invalid pattern.
     """

@@ -107,7 +107,7 @@ class Archive:
         kept = store.read_bytes(DESCRIPTION)
         if kept is None:
             raise PipelineError(f"there is no archive at {store.url}")
-        return cls(store, _found(store, kept, crash), crash)
+        return cls(store, _read_description(store, kept, crash), crash)
 
     @classmethod
     def make(cls, place: str, wanted: Description, crash: Crash = no_crash) -> Archive:
@@ -121,7 +121,7 @@ class Archive:
                 if kept is None:
                     kept = wanted.encode()
                     store.write_bytes(DESCRIPTION, kept)
-        found = _found(store, kept, crash)
+        found = _read_description(store, kept, crash)
         if found.decoding is not None:
             raise OptionError(
                 f"values of the archive at {store.url} were decoded by an earlier version: it takes no more records;"
@@ -185,12 +185,12 @@ class Archive:
     def learn(self, parts: Mapping[str, tuple[int, ...]]) -> None:
         """Store the names of partitions before any of their records are archived."""
 
-        def known(now: Description) -> Description:
+        def add_parts(now: Description) -> Description:
             names = {*now.topics, *parts}
             both = {name: tuple(sorted({*now.topics.get(name, ()), *parts.get(name, ())})) for name in names}
             return replace(now, topics=both)
 
-        self._change(known)
+        self._change(add_parts)
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> None:
         """Store the start of partitions that are new to the archive, before their records are archived.
@@ -201,7 +201,7 @@ class Archive:
         told = {str(part): offset for part, offset in starts.items()}
         seen = self.description.begun
 
-        def begun(now: Description) -> Description:
+        def add_starts(now: Description) -> Description:
             for part, offset in told.items():
                 if now.begun.get(part) not in (seen.get(part), offset):
                     raise PipelineError(
@@ -210,7 +210,7 @@ class Archive:
                     )
             return replace(now, begun={**now.begun, **told})
 
-        self._change(begun)
+        self._change(add_starts)
 
     def expired(self, before_ms: int) -> None:
         """Store the time before which records were deleted."""
@@ -232,7 +232,7 @@ class Archive:
                 self.store.write_bytes(DESCRIPTION, self.description.encode())
 
 
-def _found(store: Store, kept: bytes, crash: Crash) -> Description:
+def _read_description(store: Store, kept: bytes, crash: Crash) -> Description:
     """Return the description in an archive's file, after converting an earlier version's archive."""
     from spark_pipeline.lake import former
 

@@ -188,16 +188,17 @@ def _micros(value: Any) -> int:
     return micros_of(value if isinstance(value, datetime) else datetime.fromisoformat(str(value)))
 
 
-def _moment(micros: int) -> str:
-    """Return a time in the form of Delta's statistics: in milliseconds, of which our timestamps are multiples."""
-    return moment_of(micros).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-
-
 def _added(one: DataFile, *, new: bool) -> AddAction:
-    bounds = ((one.first, one.earliest), (one.last, one.latest))
+    # Delta's statistics have times in milliseconds, of which our timestamps are multiples.
+    bounds = ((one.first, moment_of(one.earliest)), (one.last, moment_of(one.latest)))
     low, high = (
-        {"topic": one.topic, "partition": one.partition, "offset": offset, "timestamp": _moment(micros)}
-        for offset, micros in bounds
+        {
+            "topic": one.topic,
+            "partition": one.partition,
+            "offset": offset,
+            "timestamp": moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z",
+        }
+        for offset, moment in bounds
     )
     nulls = {"topic": 0, "partition": 0, "offset": 0, "timestamp": 0}
     stats = {"numRecords": one.rows, "minValues": low, "maxValues": high, "nullCount": nulls}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.topic import Change, Topic
+    from bridges.catalog.topic import Change
     from bridges.log.remote.readable import ReadableLog
     from spark_pipeline.node.core import PipelineCore
 
@@ -178,12 +178,9 @@ class DescribeHandlers:
         }
         if core.access.topic(request, Operation.DESCRIBE_CONFIGS, name):
             entry["overrides"] = topic.config
-            entry["config"] = self._effective(topic)
+            effective = core.node.catalog.effective
+            entry["config"] = {key: effective(name, key) for key in TOPIC_CONFIGS}
         return entry, topic.partitions
-
-    def _effective(self, topic: Topic) -> dict[str, Any]:
-        effective = self._core.node.catalog.effective
-        return {key: effective(topic.name, key) for key in TOPIC_CONFIGS}
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
         """Answer with the positions of partitions, in the order of the request.
@@ -212,7 +209,7 @@ class DescribeHandlers:
             wanted, following = self._all_of(request, names, whole(body.get("partition", 0), "partition"))
         else:
             wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", PARTITIONS)]
-        found = [self._found(request, topic, partition, needed) for topic, partition in wanted]
+        found = [self._find_log(request, topic, partition, needed) for topic, partition in wanted]
         logs = [log for log in found if not isinstance(log, Exception)]
         asked = [log for log in dict.fromkeys(logs) if not log.is_current]
         closed = [log for log in asked if isinstance(log, PartitionLog)]
@@ -220,9 +217,12 @@ class DescribeHandlers:
         steps += [closed[start : start + _OPENED_TOGETHER] for start in range(0, len(closed), _OPENED_TOGETHER)]
         failures: dict[ReadableLog, LogError | None] = {}
         for some in steps:
-            failures.update(zip(some, await asyncio.gather(*map(_refreshed, some)), strict=True))
+            failures.update(zip(some, await asyncio.gather(*map(_refresh, some)), strict=True))
         # A log that moved to another node during the request has no positions here any more.
-        failures |= {log: _moved(log) for log in logs if not log.is_open and failures.get(log) is None}
+        for one in logs:
+            if not one.is_open and failures.get(one) is None:
+                reason = f"{one.topic}-{one.partition} goes to another node, or is opened again"
+                failures[one] = LogUnavailable(reason)
         _require_answers([failures.get(log) for log in logs])
         told = []
         for (topic, partition), log in zip(wanted, found, strict=True):
@@ -234,17 +234,14 @@ class DescribeHandlers:
                 told.append({"topic": topic, "partition": partition, **_failure(failure)})
         answer: dict[str, object] = {"partitions": told, "next": following}
         if needed is Operation.READ:
-            answer.update(self._ticket(request, {log.stream_id for log in logs if failures.get(log) is None}))
+            # The client may read these streams, as was checked for each.
+            office, streams = core.node.tickets, {log.stream_id for log in logs if failures.get(log) is None}
+            if office is None or not streams:
+                answer |= {"ticket": None, "seconds": 0}
+            else:
+                ticket = office.for_reader(principal_of(request), streams)
+                answer |= {"ticket": ticket, "seconds": office.seconds}
         return await core.answer(request, answer)
-
-    def _ticket(self, request: web.Request, streams: set[int]) -> dict[str, object]:
-        """Return the answer's fields for a ticket to ``streams``, which the caller has checked that the client may
-        read.
-        """
-        office = self._core.node.tickets
-        if office is None or not streams:
-            return {"ticket": None, "seconds": 0}
-        return {"ticket": office.for_reader(principal_of(request), streams), "seconds": office.seconds}
 
     def _all_of(
         self, request: web.Request, names: list[str], first: int
@@ -290,7 +287,7 @@ class DescribeHandlers:
     async def _search(
         self, request: web.Request, topic: str, partition: int, at_ms: int
     ) -> tuple[int, int] | RequestError | LogError | None:
-        log = self._found(request, topic, partition)
+        log = self._find_log(request, topic, partition)
         if isinstance(log, Exception):
             return log
         try:
@@ -317,7 +314,7 @@ class DescribeHandlers:
             raise RequestError(f"more than {len(found)} aborted transactions overlap at offset {start}", 507)
         return await core.answer(request, {"reached": reached, "aborted": found})
 
-    def _found(
+    def _find_log(
         self, request: web.Request, topic: str, partition: int, needed: Operation = Operation.DESCRIBE
     ) -> ReadableLog | RequestError:
         try:
@@ -339,16 +336,12 @@ def register(app: web.Application, core: PipelineCore) -> None:
     app.router.add_post("/v1/aborted", handlers.aborted)
 
 
-async def _refreshed(log: ReadableLog) -> LogError | None:
+async def _refresh(log: ReadableLog) -> LogError | None:
     try:
         await log.refresh()
     except LogError as error:
         return error
     return None
-
-
-def _moved(log: ReadableLog) -> LogError:
-    return LogUnavailable(f"{log.topic}-{log.partition} goes to another node, or is opened again")
 
 
 def _require_answers(found: Sequence[object]) -> None:

@@ -119,7 +119,7 @@ class ImportHandlers:
                 await intake.take(piece)
             await intake.finish()
         finally:
-            await intake.settled()  # until then the body is held
+            await intake.wait_until_quiet()  # until then the body is held
             if intake.appended:
                 traffic = self._core.node.metrics.topic(log.topic)
                 traffic.appended(intake.appended, intake.offsets, intake.bytes)

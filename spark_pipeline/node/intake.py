@@ -94,11 +94,11 @@ class Intake:
         """Return when all taken batches are durable."""
         if self._rest and self._error is None:
             self._error = BatchInvalid(f"the last {len(self._rest)} bytes are no whole batch")
-        await self.settled()
+        await self.wait_until_quiet()
         if self._error is not None:
             raise self._error
 
-    async def settled(self) -> None:
+    async def wait_until_quiet(self) -> None:
         """Return when nothing is in flight any more."""
         await self._room(0)
 

@@ -8,7 +8,8 @@ here.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import crc32c
 
@@ -38,25 +39,33 @@ class Brought(NamedTuple):
     producer: Stamp | None = None
 
 
-class Form(Protocol):
-    """The wire form of batches of one stored format."""
+class Form(ABC):
+    """The wire form of batches of one stored format: behind heads (:mod:`spark_pipeline.core.frames`), by default."""
 
     flags: int
     """Flags of the log entry that the batch becomes."""
-    head_bytes: int
+    head_bytes = HEAD.size
     """Bytes that must have arrived before :meth:`size` may be called."""
 
     def size(self, view: memoryview, at: int) -> int:
         """Return the bytes of the batch at ``at``, with its head. Raises BatchInvalid, BatchTooLarge."""
+        base, count, size = HEAD.unpack_from(view, at)
+        if base < 0 or not 1 <= count < 1 << 31:
+            raise BatchInvalid(f"a batch at offset {base} that spans {count} offsets is none")
+        if size > MOST_BATCH_BYTES:
+            raise BatchTooLarge(f"the batch at offset {base} has {size} bytes")
+        return int(HEAD.size + size)
 
+    @abstractmethod
     def open(self, piece: memoryview) -> Brought:
         """Check the whole batch in ``piece`` and return it. Raises BatchInvalid, BatchCorrupt."""
 
     def same(self, there: memoryview, brought: memoryview) -> bool:
         """Return whether the stored batch equals the received one, except for fields that the log fills in."""
+        return bytes(there) == bytes(brought)
 
 
-class KafkaForm:
+class KafkaForm(Form):
     """The form of record batches of message format 2."""
 
     flags = int(FormatId.KAFKA) | IMPORTED
@@ -84,24 +93,7 @@ class KafkaForm:
         return same(there, brought)
 
 
-class _Framed:
-    """The form of batches behind heads (:mod:`spark_pipeline.core.frames`)."""
-
-    head_bytes = HEAD.size
-
-    def size(self, view: memoryview, at: int) -> int:
-        base, count, size = HEAD.unpack_from(view, at)
-        if base < 0 or not 1 <= count < 1 << 31:
-            raise BatchInvalid(f"a batch at offset {base} that spans {count} offsets is none")
-        if size > MOST_BATCH_BYTES:
-            raise BatchTooLarge(f"the batch at offset {base} has {size} bytes")
-        return int(HEAD.size + size)
-
-    def same(self, there: memoryview, brought: memoryview) -> bool:
-        return bytes(there) == bytes(brought)
-
-
-class YdbForm(_Framed):
+class YdbForm(Form):
     """The form of messages of YDB's writers."""
 
     flags = int(FormatId.YDB)
@@ -118,7 +110,7 @@ class YdbForm(_Framed):
         return Brought(base, count, payload, told.max_timestamp, producer=told.producer)
 
 
-class PravegaForm(_Framed):
+class PravegaForm(Form):
     """The form of events of a Pravega segment, whose writers are no longer known."""
 
     flags = int(FormatId.PRAVEGA) | IMPORTED

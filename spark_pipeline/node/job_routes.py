@@ -63,7 +63,7 @@ class JobHandlers:
             now_ms,
             _details(body.get("details", {})),
         )
-        await self._core.jobs.heard(view)
+        await self._core.jobs.take_report(view)
         return await self._core.answer(request, {})
 
     async def list(self, request: web.Request) -> web.StreamResponse:

@@ -69,9 +69,16 @@ class Jobs:
             replace(one.view, state=SILENT) if _is_silent(one.view, now_ms) else one.view
             for one in self._known.values()
         ]
-        return sorted(found, key=lambda view: (view.state != RUNNING, -_since(view), view.job_id))
+        return sorted(
+            found,
+            key=lambda view: (
+                view.state != RUNNING,
+                -(view.begun_ms if view.state == RUNNING else view.heard_ms),
+                view.job_id,
+            ),
+        )
 
-    async def heard(self, view: JobView) -> None:
+    async def take_report(self, view: JobView) -> None:
         """Take a job's report. Raises TooManyJobs, LogError."""
         key = view.owner, view.job_id
         known = self._known.get(key)
@@ -86,12 +93,12 @@ class Jobs:
             row = (*key, json.dumps(asdict(view)))
             await self._db.run(
                 lambda connection: connection.execute(upsert("front_pipeline_jobs", "owner id", "content"), row),
-                then=lambda _: self._told(key, view, written_ms),
+                then=lambda _: self._remember(key, view, written_ms),
             )
         else:
-            self._told(key, view, written_ms)
+            self._remember(key, view, written_ms)
 
-    def _told(self, key: tuple[str, str], view: JobView, written_ms: int) -> None:
+    def _remember(self, key: tuple[str, str], view: JobView, written_ms: int) -> None:
         self._known[key] = _Known(view, written_ms)
 
     async def _make_room(self) -> None:
@@ -117,10 +124,6 @@ class Jobs:
                 self._known.pop(key, None)
 
         await self._db.run(lambda connection: connection.executemany(query, keys), then=forgotten)
-
-
-def _since(view: JobView) -> int:
-    return view.begun_ms if view.state == RUNNING else view.heard_ms
 
 
 def _is_silent(view: JobView, now_ms: int) -> bool:

@@ -17,8 +17,8 @@ from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import collected, in_order
 from bridges.auth import Operation
 from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
-from bridges.console.access import principal_of
-from bridges.console.errors import RequestError
+from bridges.http.access import principal_of
+from bridges.http.errors import RequestError
 from spark_pipeline.core.frames import MOST_BATCHES, packed
 from spark_pipeline.node.core import text, whole
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridges.console.access import Doorkeeper
-from bridges.console.errors import errors_as_json
-from bridges.console.memory import Counted
+from bridges.http.access import Doorkeeper
+from bridges.http.errors import errors_as_json
+from bridges.http.memory import Counted
 from spark_pipeline.node import describe, importing, job_routes, reads
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings

@@ -32,18 +32,18 @@ class AnabranchDataSource(DataSource):
         # The reader checks the options: here it is not known whether they are a stream's or a batch's.
         options = {name.lower(): value for name, value in self.options.items()}
         wanted = {name: options.get(name, "").lower() == "true" for name in ("includeheaders", "includemetadata")}
-        columns = Columns.of(headers=wanted["includeheaders"], metadata=wanted["includemetadata"])
+        columns = Columns.select(headers=wanted["includeheaders"], metadata=wanted["includemetadata"])
         return from_arrow_schema(columns.schema)
 
     # PySpark calls these by keyword: the parameters must have these names.
 
     def reader(self, schema: StructType) -> Any:
         """Return the reader of a batch query."""
-        return BatchReader(SourceOptions.of(self.options, streaming=False), columns_of(schema))
+        return BatchReader(SourceOptions.parse(self.options, streaming=False), columns_of(schema))
 
     def streamReader(self, schema: StructType) -> Any:
         """Return the reader of a streaming query."""
-        return StreamReader(SourceOptions.of(self.options, streaming=True), columns_of(schema))
+        return StreamReader(SourceOptions.parse(self.options, streaming=True), columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of a non-streaming write."""

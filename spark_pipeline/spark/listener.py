@@ -33,7 +33,7 @@ class NodeListener(StreamingQueryListener):
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         """``options`` are those of :class:`NodeOptions`. Raises OptionError."""
         super().__init__()
-        self._client = NodeClient(NodeOptions.of(url, options))
+        self._client = NodeClient(NodeOptions.parse(url, options))
         self._lock = threading.Lock()
         self._latest: dict[str, dict[str, Any]] = {}
         self._due: dict[str, None] = {}

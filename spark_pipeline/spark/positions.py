@@ -10,7 +10,7 @@ from typing import Any
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.ranges import to_json as offsets_to_json
-from spark_pipeline.endpoints.base import Endpoint, Positions, TellsPositions, some_topics
+from spark_pipeline.endpoints.base import Endpoint, Positions
 from spark_pipeline.spark.source_options import EARLIEST, Bound, SourceOptions, Topics
 
 Offsets = dict[TopicPartition, int]
@@ -55,8 +55,8 @@ class Finder:
         instead.
         """
         topics = self._options.topics
-        wanted = {part.topic for part in topics.parts} if topics.parts else _wanted(topics)
-        found = some_topics(self._source, wanted)
+        wanted = {part.topic for part in topics.parts} if topics.parts else _topics_wanted(topics)
+        found = self._source.some_topics(wanted)
         self.identities |= {name: info.identity for name, info in found.items() if info.identity}
         if topics.parts:
             there = [
@@ -73,19 +73,21 @@ class Finder:
 
     def positions(self, parts: Collection[TopicPartition]) -> dict[TopicPartition, Positions]:
         """Return the positions of ``parts``."""
-        return self._known(self._source.positions(sorted(parts))) if parts else {}
+        return self._remember(self._source.positions(sorted(parts))) if parts else {}
 
-    def _known(self, told: dict[TopicPartition, Positions]) -> dict[TopicPartition, Positions]:
+    def _remember(self, told: dict[TopicPartition, Positions]) -> dict[TopicPartition, Positions]:
         self.identities |= {part.topic: one.identity for part, one in told.items() if one.identity}
         return told
 
     def all_positions(self, known: Collection[str] = ()) -> dict[TopicPartition, Positions]:
         """Return the positions of all :meth:`partitions`. Raises UnknownTopic."""
         topics = self._options.topics
-        if isinstance(self._source, TellsPositions) and not topics.parts:
+        if not topics.parts:
             # A missing named topic is reported below. A topic that matched the pattern may be deleted by now: no error.
             with suppress(UnknownTopic):
-                return self._known(self._source.topic_positions(_wanted(topics)))
+                found = self._source.topic_positions(_topics_wanted(topics))
+                if found is not None:
+                    return self._remember(found)
         return self.positions(self.partitions(known))
 
     def starting(self, parts: Collection[TopicPartition], loss: Loss) -> Offsets:
@@ -133,17 +135,17 @@ class Finder:
             }
         if bound.offsets is not None:
             _require_all(bound.offsets, positions, name)
-            return {part: _place(offset, positions[part]) for part, offset in bound.offsets.items()}
+            places = {-2: "start", -1: "stable"}
+            return {
+                part: getattr(positions[part], places[offset]) if offset in places else offset
+                for part, offset in bound.offsets.items()
+            }
         earliest = bound.place == EARLIEST
         return {part: told.start if earliest else told.stable for part, told in positions.items()}
 
 
-def _wanted(topics: Topics) -> Collection[str] | re.Pattern[str]:
+def _topics_wanted(topics: Topics) -> Collection[str] | re.Pattern[str]:
     return topics.names if topics.pattern is None else re.compile(topics.pattern)
-
-
-def _place(offset: int, told: Positions) -> int:
-    return {-2: told.start, -1: told.stable}.get(offset, offset)
 
 
 def _require_all(given: Collection[TopicPartition], parts: Collection[TopicPartition], name: str) -> None:

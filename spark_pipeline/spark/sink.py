@@ -67,7 +67,7 @@ class SinkSettings:
     skip_lower: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Self:
+    def parse(cls, options: Mapping[str, str]) -> Self:
         """Parse options with case-insensitive names: ``endpoint``, those of :class:`NodeOptions` and
         :class:`SinkOptions`, ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``,
         ``lowerBatches``, ``worker.freeze``.
@@ -79,8 +79,8 @@ class SinkSettings:
         if ("queryId" in given) != ("batchId" in given):
             raise OptionError("queryId and batchId are given together: they name what is written once")
         return cls(
-            NodeOptions.of(given.get("endpoint") or DEFAULT_ENDPOINT, options),
-            SinkOptions.of(options),
+            NodeOptions.parse(given.get("endpoint") or DEFAULT_ENDPOINT, options),
+            SinkOptions.parse(options),
             given.number("transaction.timeout.ms") or _TIMEOUT_MS,
             given.number("request.bytes", 128 * 1024) or _REQUEST_BYTES,
             given.get("queryId") or "",
@@ -160,7 +160,7 @@ class _Writer:
         """Commit a batch; Spark calls this in the driver when all tasks have written, possibly again for the same
         batch.
         """
-        batch, written = self._told(messages)
+        batch, written = self._name_batch(messages)
         if batch is None:
             return  # a batch without tasks has nothing that could be seen twice
         left_out = sum(one.records for one in written if one.committed)
@@ -177,11 +177,11 @@ class _Writer:
 
     def abort(self, messages: Sequence[Any], batchId: int = 0) -> None:
         """Abort a batch, unless it is committed; Spark calls this in the driver if a task or ``commit`` has failed."""
-        batch, _ = self._told(messages)
+        batch, _ = self._name_batch(messages)
         if batch is not None:
             SinkDriver(POOL.client(self._settings.node)).abort(batch)
 
-    def _told(self, messages: Sequence[Any]) -> tuple[SinkBatch | None, list[Written]]:
+    def _name_batch(self, messages: Sequence[Any]) -> tuple[SinkBatch | None, list[Written]]:
         told = [message for message in messages if isinstance(message, SinkMessage)]
         return self._batch or (told[0].batch if told else None), [one.written for one in told]
 
@@ -222,6 +222,6 @@ def settings_of(options: Mapping[str, str], schema: StructType, overwrite: bool)
     """Return the settings of a sink for rows of a schema. Raises OptionError."""
     if overwrite:
         raise OptionError("a topic is appended to: use mode append (for streams, output mode append or update)")
-    settings = SinkSettings.of(options)
+    settings = SinkSettings.parse(options)
     check_schema(to_arrow_schema(schema, timezone="UTC"), settings.sink)
     return settings

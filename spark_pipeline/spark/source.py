@@ -133,13 +133,13 @@ class _Reading:
         """Return the pieces from ``start`` to ``end``, without offsets that are lost already."""
         ranges = []
         for one in between(start, end):
-            told = positions[one.of]
+            told = positions[one.part]
             low, high = one.start, one.end
             if low < told.start:
-                self._loss(f"offsets from {low} to {min(high, told.start) - 1} of {one.of} are gone")
+                self._loss(f"offsets from {low} to {min(high, told.start) - 1} of {one.part} are gone")
                 low = told.start
             if high > told.stable:
-                self._loss(f"{one.of} was to be read up to offset {high}, but ends at {told.stable}")
+                self._loss(f"{one.part} was to be read up to offset {high}, but ends at {told.stable}")
                 high = told.stable
             ranges.append(one.within(low, high))
         options = self._options
@@ -221,7 +221,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query: it reads only the records that are there now."""
         with self._finder() as finder:
-            there = _stable(finder.all_positions(self._may_be_gone(self._options.topics.named)))
+            there = _stable(finder.all_positions(self._may_be_gone(self._options.topics.given_names)))
             self._last = there, finder.identities
 
     def latestOffset(self, start: dict[str, Any] | None, limit: ReadLimit) -> dict[str, Any]:
@@ -314,7 +314,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 if until[part] > begun.get(part, 0):
                     self._loss(f"partition {part} is no longer there")
             begun.update(self._first(finder.positions(wanted.keys() - begun.keys())))
-            return self.pieces(begun, wanted, finder.positions([one.of for one in between(begun, wanted)]))
+            return self.pieces(begun, wanted, finder.positions([one.part for one in between(begun, wanted)]))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the checkpoint has the offsets.

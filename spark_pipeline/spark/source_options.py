@@ -65,7 +65,7 @@ class Topics:
     parts: tuple[TopicPartition, ...] = ()
 
     @property
-    def named(self) -> set[str]:
+    def given_names(self) -> set[str]:
         """Return the topics that the options name, not by a pattern."""
         return {*self.names, *(part.topic for part in self.parts)}
 
@@ -94,7 +94,7 @@ class SourceOptions:
     """The options of the endpoint, with secrets."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Read and check ``options``, whose names are case-insensitive. Raises OptionError with a sentence."""
         given = _Given(options)
         for name in _MEANINGLESS:
@@ -133,7 +133,7 @@ class SourceOptions:
             given.truth("worker.freeze", True),
             given.rest(),
         )
-        checked_module(found.url, found.endpoint, given.asked)
+        checked_module(found.url, found.endpoint, given.names_read)
         return found
 
 

@@ -42,7 +42,7 @@ class Two:
     def client(self, number: int) -> NodeClient:
         """Of a node, which leads elsewhere where it has to."""
         node = self.nodes[number - 1]
-        return NodeClient(NodeOptions.of(f"anabranch://{node.addresses['pipeline']}", {"patienceMs": "60000"}))
+        return NodeClient(NodeOptions.parse(f"anabranch://{node.addresses['pipeline']}", {"patienceMs": "60000"}))
 
     def asked(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self.database.execute(query.encode(), values or None).fetchall()
@@ -177,7 +177,7 @@ def test_a_query_is_moved_while_it_is_written(two: Two) -> None:
 def test_any_node_tells_of_what_is_open_and_has_it_aborted(two: Two) -> None:
     batch = two.query_of(2)
     first, second = two.nodes
-    lost = write(NodeClient(NodeOptions.of(f"anabranch://{second.addresses['pipeline']}", {})), batch, "lost")
+    lost = write(NodeClient(NodeOptions.parse(f"anabranch://{second.addresses['pipeline']}", {})), batch, "lost")
     assert lost.attempt is not None
     # The first has met no sink, and the second is the only one that can abort what it owns.
     (here,) = listed(first, "list")

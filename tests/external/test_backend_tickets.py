@@ -95,7 +95,7 @@ def test_who_may_read_a_topic_reads_it_at_the_range_server(
         place.write(topic, [b"one", b"two"])
     with caplog.at_level(logging.WARNING):
         alice, eve = opened(place, "alice"), opened(place, "eve")
-        end = sum(one.high_watermark for one in alice._positions([OffsetRange("t", 0, 0, 0).of]).values())
+        end = sum(one.high_watermark for one in alice._positions([OffsetRange("t", 0, 0, 0).part]).values())
         assert values(alice, "t", 0, end)[-2:] == [b"one", b"two"]
         assert isinstance(alice._reader, SbpReader)
         with pytest.raises(PipelineError, match="you may not"):

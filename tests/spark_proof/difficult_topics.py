@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_pipeline.core.kafka_batches import heads
-from spark_pipeline.endpoints.base import OffsetRange
-from spark_pipeline.endpoints.base import TopicPartition as Part
+from spark_pipeline.core.ranges import OffsetRange
+from spark_pipeline.core.ranges import TopicPartition as Part
 from spark_pipeline.endpoints.kafka.endpoint import KafkaEndpoint
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.kafka_broker import KafkaBroker
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from spark_pipeline.endpoints.base import OffsetRange, TopicPartition
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.kafka.endpoint import KafkaEndpoint
 from spark_pipeline.jobs.migrate.plan import Plan

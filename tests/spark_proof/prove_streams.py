@@ -25,15 +25,16 @@ from typing import Any
 import ydb
 from pravega_client import StreamManager
 
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import OffsetRange, TopicPartition, endpoint
+from spark_pipeline.endpoints.base import endpoint
 from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient
 from tests.pravega_front.controller_client import stream as stream_of
 from tests.spark_proof.killed_cutover import killed_at
 from tests.spark_proof.prove_migration import migrate, say
 
-ALL = Columns.of(headers=True, metadata=True)
+ALL = Columns.select(headers=True, metadata=True)
 PATIENCE = 60
 PARTITIONS = 3
 _STEPS = ("reconcile", "groups", "hand over", "smoke read")

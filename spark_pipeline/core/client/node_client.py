@@ -102,7 +102,7 @@ class NodeOptions(Access):
         return f"NodeOptions({'anabranch+tls' if self.tls else 'anabranch'}://{self.host}:{self.port})"
 
     @classmethod
-    def of(cls, url: str, options: Mapping[str, str] | None = None) -> NodeOptions:
+    def parse(cls, url: str, options: Mapping[str, str] | None = None) -> NodeOptions:
         """Parse ``anabranch://host:port`` (or ``anabranch+tls://``) and the options of a source or sink, see
         :func:`access_given`.
 

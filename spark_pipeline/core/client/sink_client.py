@@ -107,7 +107,7 @@ class SinkTask:
         Afterwards :attr:`told` has the node's facts about ``topics`` (at most ten), possibly not about all.
         """
         asked = {
-            **_named(self._batch),
+            **_name_batch(self._batch),
             "topics": list(topics),
             "skip_lower": self._skip_lower,
             "task": self._task,
@@ -127,7 +127,7 @@ class SinkTask:
             self._settle()
             if self._sender is None:
                 self._sender = ThreadPoolExecutor(1, thread_name_prefix="sink")
-            waiting = self._taken()
+            waiting = self._take_waiting()
             self._under_way = waiting, self._sender.submit(self._deliver, waiting)
         self._waiting.append((topic, partition, batch))
         self._waiting_bytes += batch.size
@@ -135,12 +135,12 @@ class SinkTask:
     def flush(self) -> None:
         """Return when all added batches are durable."""
         self._settle()
-        waiting = self._taken()
+        waiting = self._take_waiting()
         if waiting:
             self._deliver(waiting)
             self._count(waiting)
 
-    def _taken(self) -> list[tuple[str, int, EncodedBatch]]:
+    def _take_waiting(self) -> list[tuple[str, int, EncodedBatch]]:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         return waiting
 
@@ -188,7 +188,7 @@ class SinkTask:
             self._settle()  # a request in flight would occupy the connection
         self._close()
         if self._attempt is not None:
-            asked = {**_named(self._batch), "attempts": [self._attempt]}
+            asked = {**_name_batch(self._batch), "attempts": [self._attempt]}
             self._client.post("/v1/sink/abort", asked, patience=patience)
 
     def finish(self, digest: int = 0) -> Written:
@@ -215,7 +215,7 @@ class SinkDriver:
         ``compare``: the node refuses a batch that was committed with other rows. After the irrevocable decision this
         waits up to a minute until readers see the batch, so that a read after a write finds its rows.
         """
-        asked = {**_named(batch), "attempts": _attempts(written), "once": batch.once}
+        asked = {**_name_batch(batch), "attempts": _attempts(written), "once": batch.once}
         if compare:
             digest = sum(one.digest for one in written) % (1 << 64)
             asked |= {"rows": sum(one.records for one in written), "digest": f"{digest:016x}"}
@@ -229,11 +229,11 @@ class SinkDriver:
     def abort(self, batch: SinkBatch, written: Sequence[Written] | None = None) -> bool:
         """Abort all attempts of a batch, or those in ``written``, unless it is committed; return whether it is."""
         attempts = None if written is None else _attempts(written)
-        committed: bool = self._client.post("/v1/sink/abort", {**_named(batch), "attempts": attempts})["committed"]
+        committed: bool = self._client.post("/v1/sink/abort", {**_name_batch(batch), "attempts": attempts})["committed"]
         return committed
 
 
-def _named(batch: SinkBatch) -> dict[str, Any]:
+def _name_batch(batch: SinkBatch) -> dict[str, Any]:
     return {"query": batch.query, "target": batch.target, "batch": batch.number}
 
 

@@ -93,17 +93,17 @@ class Wanted:
         self.count = len(chosen)
         self.chosen = None if len(chosen) == len(offsets) else chosen
 
-    def some(self, values: Int64s) -> Int64s:
+    def choose(self, values: Int64s) -> Int64s:
         """Return the elements of ``values``, one per record, that belong to the selected records."""
         return values if self.chosen is None else values[self.chosen]
 
     def of_batches(self, values: Sequence[int]) -> Int64s:
         """Repeat each batch's number for each of its selected records."""
-        return self.some(np.repeat(np.array(values, np.int64), self._counts))
+        return self.choose(np.repeat(np.array(values, np.int64), self._counts))
 
     def repeated(self, values: Sequence[str | None]) -> pa.Array:
         """Repeat each batch's string for each of its selected records."""
-        index = self.some(np.repeat(np.arange(len(values)), self._counts)).astype(np.int32)
+        index = self.choose(np.repeat(np.arange(len(values)), self._counts)).astype(np.int32)
         return pa.array(values, pa.string()).take(pa.array(index))
 
     def constant(self, value: str | int, name: str) -> pa.Array:
@@ -126,7 +126,7 @@ class Wanted:
         says that the records carry the log's time.
         """
         return {
-            "offset": lambda: pa.array(self.some(self._offsets)),
+            "offset": lambda: pa.array(self.choose(self._offsets)),
             "timestampType": lambda: self.time_types(late),
             "producer": lambda: self.repeated(producers),
             "writer": lambda: self.constant(writer, "writer"),

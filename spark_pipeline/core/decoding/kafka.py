@@ -203,7 +203,7 @@ def _field(numbers: Numbers, at: Int64s, limit: Int64s) -> tuple[Fields, Int64s]
 
 
 def _columns(numbers: Numbers, places: _Places, bodies: Sequence[Body], wanted: Wanted) -> dict[str, Make]:
-    of_batches, some = wanted.of_batches, wanted.some
+    of_batches, some = wanted.of_batches, wanted.choose
     append_time = [body.header.attributes & LOG_APPEND_TIME != 0 for body in bodies]
 
     def timestamp() -> pa.Array:
@@ -239,7 +239,7 @@ def _headers(numbers: Numbers, places: _Places, wanted: Wanted) -> pa.Array:
     """Return each record's list of headers, null for none: all first headers are read at once, then all second ones,
     ...
     """
-    count, at, limit = map(wanted.some, (places.header_count, places.header_at, places.end))
+    count, at, limit = map(wanted.choose, (places.header_count, places.header_at, places.end))
     first = np.concatenate(([0], np.cumsum(count)))
     total = int(first[-1])
     bounds = np.zeros((4, total), np.int64)

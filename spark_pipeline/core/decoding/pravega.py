@@ -76,7 +76,7 @@ def decode(
 
     def sequence() -> pa.Array:
         numbered = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
-        given = wanted.of_batches([_first_number(body.header) for body in bodies]) + wanted.some(numbered)
+        given = wanted.of_batches([_first_number(body.header) for body in bodies]) + wanted.choose(numbered)
         known = wanted.of_batches([_is_numbered(body.header) for body in bodies])
         return pa.array(given, mask=(known == 0) | (given < 0))
 

@@ -134,7 +134,7 @@ def decode(
     late = [body.batch.flags & APPEND_TIME != 0 for body in bodies]
 
     def timestamp() -> pa.Array:
-        told = wanted.some(messages.created)
+        told = wanted.choose(messages.created)
         if any(late):
             told = np.where(wanted.of_batches([int(one) for one in late]) > 0, wanted.of_batches(sent), told)
         return times(told)
@@ -145,7 +145,7 @@ def decode(
         "value": value,
         "timestamp": timestamp,
         "headers": lambda: _headers(numbers, headers, len(offsets), chosen),
-        "seq": lambda: pa.array(wanted.some(messages.seq_no)),
+        "seq": lambda: pa.array(wanted.choose(messages.seq_no)),
     }
     return Assembly(topic, partition, columns, wanted.count, made).batch()
 

@@ -51,10 +51,10 @@ class Records:
         """Return the rows in another order."""
         indices = pa.array(order)
 
-        def taken(array: pa.Array | None) -> pa.Array | None:
+        def take(array: pa.Array | None) -> pa.Array | None:
             return None if array is None else array.take(indices)
 
-        return Records(taken(self.keys), self.values.take(indices), self.times[order], taken(self.headers))
+        return Records(take(self.keys), self.values.take(indices), self.times[order], take(self.headers))
 
 
 def sizes(records: Records) -> Int64s:

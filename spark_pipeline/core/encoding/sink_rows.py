@@ -59,7 +59,7 @@ class SinkOptions:
     codec: Codec = Codec.none
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> SinkOptions:
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Parse the options ``topic`` and ``compression``. Raises OptionError."""
         given = Options(options)
         return cls(given.get("topic") or "", Codec[given.choice("compression", tuple(Codec.__members__))])
@@ -106,7 +106,7 @@ class _Target:
     turn: int
 
     @classmethod
-    def of(cls, name: str, facts: TakesRecords, turn: int) -> _Target:
+    def make(cls, name: str, facts: TakesRecords, turn: int) -> _Target:
         if not facts.partitions:
             raise SinkRefused(f"topic {name!r} was ended: all its partitions are sealed")
         return cls(name, np.array(facts.partitions, np.int64), min(_BATCH_BYTES, facts.batch_bytes), turn)
@@ -128,7 +128,7 @@ class SinkRows:
     def know(self, told: Mapping[str, TakesRecords]) -> None:
         """Remember the facts of topics, by name, which then need no request."""
         for name, facts in told.items():
-            self._targets[name] = _Target.of(name, facts, self._task)
+            self._targets[name] = _Target.make(name, facts, self._task)
 
     def add(self, rows: pa.RecordBatch) -> Iterator[tuple[str, int, EncodedBatch]]:
         """Take in rows and yield the full batches (topic, partition, batch). Raises SinkRefused, NodeError."""
@@ -185,7 +185,7 @@ class SinkRows:
                 raise
             active = tuple(one.partition for one in facts.active)
             most = int(facts.config.get("max.message.bytes", _BATCH_BYTES))
-            target = self._targets[name] = _Target.of(name, TakesRecords(active, most), self._task)
+            target = self._targets[name] = _Target.make(name, TakesRecords(active, most), self._task)
         return target
 
     def _places(self, target: _Target, rows: pa.RecordBatch, keys: pa.Array | None) -> Int64s:

@@ -45,7 +45,7 @@ from spark_pipeline.core.options import Options
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.anabranch.node_reader import OUT_OF_RANGE, NodeReader
 from spark_pipeline.endpoints.anabranch.sbp_reader import FETCH_BYTES, DamagedThere, NothingThere, SbpReader
-from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
+from spark_pipeline.endpoints.base import BATCH_BYTES, Endpoint, Positions, TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,11 +69,11 @@ def open_endpoint(url: str, options: Mapping[str, str]) -> AnabranchEndpoint:
     OptionError.
     """
     fetch_bytes = Options(options).number("fetch.bytes") or FETCH_BYTES
-    return AnabranchEndpoint(NodeOptions.of(url, options), fetch_bytes)
+    return AnabranchEndpoint(NodeOptions.parse(url, options), fetch_bytes)
 
 
-class AnabranchEndpoint:
-    """An :class:`spark_pipeline.endpoints.base.Endpoint` for a node."""
+class AnabranchEndpoint(Endpoint):
+    """A node of Anabranch."""
 
     def __init__(self, options: NodeOptions, fetch_bytes: int = FETCH_BYTES) -> None:
         self._options = options
@@ -91,7 +91,6 @@ class AnabranchEndpoint:
         return {name: _info(topic) for name, topic in found.items()}
 
     def some_topics(self, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
-        """See :class:`spark_pipeline.endpoints.base.TellsSome`."""
         with as_pipeline_errors():
             names = self._node.names(wanted.pattern) if isinstance(wanted, re.Pattern) else list(wanted)
         try:
@@ -105,23 +104,21 @@ class AnabranchEndpoint:
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
         """Return the positions of partitions; up to a thousand are read at the same moment."""
-        return _shown(self._positions(parts))
+        return _to_positions(self._positions(parts))
 
     def topic_positions(self, wanted: Collection[str] | re.Pattern[str]) -> dict[TopicPartition, Positions]:
-        """Return positions, see :class:`spark_pipeline.endpoints.base.TellsPositions`, with one request per thousand
-        partitions.
-        """
+        # One request per thousand partitions.
         with as_pipeline_errors():
             names = self._node.names(wanted.pattern) if isinstance(wanted, re.Pattern) else wanted
             found = self._node.topic_positions(names)
-        return _shown(self._remembered({TopicPartition(*place): one for place, one in found.items()}))
+        return _to_positions(self._remember({TopicPartition(*place): one for place, one in found.items()}))
 
     def _positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionPositions]:
         with as_pipeline_errors():
             found = self._node.positions([(part.topic, part.partition) for part in parts])
-        return self._remembered({part: found[part.topic, part.partition] for part in parts})
+        return self._remember({part: found[part.topic, part.partition] for part in parts})
 
-    def _remembered(self, told: dict[TopicPartition, PartitionPositions]) -> dict[TopicPartition, PartitionPositions]:
+    def _remember(self, told: dict[TopicPartition, PartitionPositions]) -> dict[TopicPartition, PartitionPositions]:
         now = time.monotonic()
         self._known.update({part: (one, now) for part, one in told.items()})
         return told
@@ -138,20 +135,20 @@ class AnabranchEndpoint:
         """Yield records straight from the range servers, if the node exposes them. Offsets declared lost by operators
         are a gap.
         """
-        aborted = Aborted(lambda: self._aborted(range))
+
+        def find_aborted() -> list[AbortedTransaction]:
+            with as_pipeline_errors():
+                return self._node.aborted(range.topic, range.partition, range.start, range.end)
+
         try:
-            yield from decode(self._batches(range), range, columns, batch_bytes, aborted)
+            yield from decode(self._batches(range), range, columns, batch_bytes, Aborted(find_aborted))
         except UnreadableBatch:
-            self._known.pop(range.of, None)  # a retry then sees offsets that were declared lost meanwhile
+            self._known.pop(range.part, None)  # a retry then sees offsets that were declared lost meanwhile
             raise
 
     def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
         """Yield the batches as stored, as views on the received bytes."""
         return self._batches(range)
-
-    def _aborted(self, range: OffsetRange) -> list[AbortedTransaction]:
-        with as_pipeline_errors():
-            return self._node.aborted(range.topic, range.partition, range.start, range.end)
 
     def _batches(self, range: OffsetRange) -> Iterator[StoredBatch]:
         if not range.count:
@@ -161,12 +158,12 @@ class AnabranchEndpoint:
             try:
                 streams = self._streams()
                 if isinstance(streams, NodeReader):
-                    yield from streams.batches(range.of, start, end, self._fetch_bytes)
+                    yield from streams.batches(range.part, start, end, self._fetch_bytes)
                 else:
                     ask = partial(self._ticket, range) if streams.wants_tickets else None
                     yield from streams.batches(known.stream_id, start, end, self._fetch_bytes, ask)
             except DamagedThere as damage:
-                self._known.pop(range.of, None)  # a retry then sees offsets that were declared lost meanwhile
+                self._known.pop(range.part, None)  # a retry then sees offsets that were declared lost meanwhile
                 raise UnreadableBatch(
                     range.topic, range.partition, damage.offset, damage.reason, damage.end
                 ) from damage
@@ -176,15 +173,15 @@ class AnabranchEndpoint:
                 raise self._refused(error, range) from error
             except ConnectionLost as error:
                 self._forget_streams()
-                raise EndpointUnavailable(f"range servers of {range.of} do not answer: {error.message}") from error
+                raise EndpointUnavailable(f"range servers of {range.part} do not answer: {error.message}") from error
             except SbpError as error:
                 raise self._failure(error, range) from error
 
     def _partition(self, range: OffsetRange) -> PartitionPositions:
         """Return the positions of the partition of ``range``, from the cache if they are recent. Raises OffsetsGone."""
-        known, at = self._known.get(range.of, (None, 0.0))
+        known, at = self._known.get(range.part, (None, 0.0))
         if known is None or time.monotonic() > at + _REMEMBERED_S:
-            known = self._positions([range.of])[range.of]
+            known = self._positions([range.part])[range.part]
         if range.start < known.start:
             raise OffsetsGone(range.topic, range.partition, range.start, known.start)
         return known
@@ -195,18 +192,18 @@ class AnabranchEndpoint:
 
     def _failure(self, error: SbpError, range: OffsetRange) -> PipelineError:
         """Return the error for a reader of ``range`` after a range server's refusal."""
-        self._known.pop(range.of, None)
-        now = self._positions([range.of])[range.of]  # raises if the topic is gone
+        self._known.pop(range.part, None)
+        now = self._positions([range.part])[range.part]  # raises if the topic is gone
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS and range.start < now.start:
             return OffsetsGone(range.topic, range.partition, range.start, now.start)
         return EndpointUnavailable(f"a range server refuses to give {range}: {error}")
 
     def _refused(self, error: NodeError, range: OffsetRange) -> PipelineError:
         """Return the error for a reader of ``range`` through the node after the node's refusal."""
-        self._known.pop(range.of, None)
+        self._known.pop(range.part, None)
         self._forget_streams()
         if error.status == OUT_OF_RANGE:
-            now = self._positions([range.of])[range.of]
+            now = self._positions([range.part])[range.part]
             if range.start < now.start:
                 return OffsetsGone(range.topic, range.partition, range.start, now.start)
         return pipeline_error(error)
@@ -252,7 +249,7 @@ class AnabranchEndpoint:
         self._forget_streams()
 
 
-def _shown(told: Mapping[TopicPartition, PartitionPositions]) -> dict[TopicPartition, Positions]:
+def _to_positions(told: Mapping[TopicPartition, PartitionPositions]) -> dict[TopicPartition, Positions]:
     return {
         part: Positions(one.start, one.stable, one.high_watermark, one.bytes, one.topic_id)
         for part, one in told.items()

@@ -12,7 +12,7 @@ from bridges.formats.records import StoredBatch
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import TYPES, Columns, constant
-from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
+from spark_pipeline.endpoints.base import BATCH_BYTES, Endpoint, Positions, TopicInfo
 from spark_pipeline.lake.archive import Archive
 from spark_pipeline.lake.layout import RAW, DataFile
 from spark_pipeline.lake.reading import read_files
@@ -25,7 +25,7 @@ def place_of(url: str) -> str:
 
 
 @dataclass(slots=True)
-class ArchiveEndpoint:
+class ArchiveEndpoint(Endpoint):
     """An archive as an Endpoint, with the files that it had when it was opened.
 
     An archive has no batches, no groups, and nothing uncommitted. Its partitions begin where archiving began, and end
@@ -56,11 +56,9 @@ class ArchiveEndpoint:
         return self._archive.description.decoding is not None
 
     def topics(self) -> dict[str, TopicInfo]:
-        """See Endpoint."""
         return {name: TopicInfo(name, numbers) for name, numbers in self._archive.description.topics.items()}
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
-        """See Endpoint."""
         known = set(self._archive.description.parts)
         for part in parts:
             if part not in known:
@@ -76,7 +74,6 @@ class ArchiveEndpoint:
         return found
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """See Endpoint."""
         found: dict[TopicPartition, int | None] = {}
         for part, moment in at_ms.items():
             later = [one for one in self._files.get(part, ()) if one.latest >= moment * 1000]
@@ -102,7 +99,7 @@ class ArchiveEndpoint:
         if self.decoded and "value" in columns:
             raise OptionError("the archive's values are decoded: they cannot be read as bytes")
         kept = [name for name in columns if name in RAW]
-        for batch in self._read(self._files.get(range.of, []), kept, range.start, range.end):
+        for batch in self._read(self._files.get(range.part, []), kept, range.start, range.end):
             arrays = [
                 batch.column(name) if name in RAW else constant(None, TYPES[name], batch.num_rows) for name in columns
             ]
@@ -117,7 +114,7 @@ class ArchiveEndpoint:
         return {}
 
     def close(self) -> None:
-        """See Endpoint."""
+        """Do nothing: files are opened for each read."""
 
 
 OPTIONS = ("dead_letters",)

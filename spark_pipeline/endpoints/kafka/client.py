@@ -166,7 +166,7 @@ class KafkaClient:
             answer = future
             while True:
                 try:
-                    fetched = _told(self._manager.run(_wait, answer), part, offset)
+                    fetched = _read_answer(self._manager.run(_wait, answer), part, offset)
                 except kafka_errors.KafkaError as error:
                     if not error.retriable and not isinstance(error, kafka_errors.KafkaConnectionError):
                         raise EndpointUnavailable(f"fetching {part} failed: {error}") from error
@@ -227,7 +227,7 @@ def _request(part: TopicPartition, offset: int, max_bytes: int, *, committed: bo
     )
 
 
-def _told(response: Any, part: TopicPartition, offset: int) -> Fetched | None:
+def _read_answer(response: Any, part: TopicPartition, offset: int) -> Fetched | None:
     """Return the answer to one fetch; None if the leader must be looked up again."""
     if response.API_VERSION >= 7 and response.error_code:
         raise EndpointUnavailable(f"fetching {part} was refused with error {response.error_code}")

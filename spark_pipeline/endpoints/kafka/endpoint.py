@@ -20,7 +20,7 @@ from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
 from spark_pipeline.endpoints.kafka.client import FETCH_BYTES, Corrupt, Fetched, KafkaClient, OutOfRange
 from spark_pipeline.endpoints.kafka.rules import left_behind
-from spark_pipeline.endpoints.migration import GroupPosition, RecordSet, offsets_of
+from spark_pipeline.endpoints.migration import GroupPosition, MigrationSource, RecordSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,8 +42,8 @@ def open_endpoint(url: str, options: Mapping[str, str]) -> KafkaEndpoint:
     return KafkaEndpoint(url, options)
 
 
-class KafkaEndpoint:
-    """A cluster of Kafka brokers, or of compatible servers (see :class:`spark_pipeline.endpoints.base.Endpoint`)."""
+class KafkaEndpoint(MigrationSource):
+    """A cluster of Kafka brokers, or of compatible servers."""
 
     form = int(FormatId.KAFKA)
     verbatim = True
@@ -68,7 +68,7 @@ class KafkaEndpoint:
                 tuple(sorted(part["partition_index"] for part in one["partitions"])),
                 {key: value for key, (value, own) in configs.get(one["name"], {}).items() if own},
                 effective={key: value for key, (value, _) in configs.get(one["name"], {}).items()},
-                identity=_identity(one.get("topic_id")),
+                identity="" if one.get("topic_id") is None else str(one["topic_id"]),
                 internal=bool(one.get("is_internal")),
             )
             for one in described
@@ -130,9 +130,6 @@ class KafkaEndpoint:
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    def groups(self) -> dict[str, dict[TopicPartition, int]]:
-        return offsets_of(self.group_positions())
-
     def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
         """Return every group with committed positions, and the positions."""
         names = self.group_states()
@@ -177,7 +174,7 @@ class KafkaEndpoint:
         for found, told in self._fetched(range, FETCH_BYTES, committed=True):
             waiting.update((first, producer) for producer, first in told)
             payload = found.payload
-            for head in heads(payload, str(range.of)):
+            for head in heads(payload, str(range.part)):
                 begun = {one for one in waiting if one[0] < head.end_offset}
                 waiting -= begun
                 aborted.update(producer for _, producer in begun)
@@ -193,7 +190,7 @@ class KafkaEndpoint:
 
     def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
         for found in self.read_sets(range):
-            for head in heads(found.payload, str(range.of)):
+            for head in heads(found.payload, str(range.part)):
                 batch = found.payload[head.at : head.until]
                 yield StoredBatch(head.base_offset, head.end_offset, self.form, batch)
 
@@ -209,7 +206,7 @@ class KafkaEndpoint:
         self, range: OffsetRange, fetch_bytes: int, *, committed: bool = False
     ) -> Iterator[tuple[RecordSet, tuple[tuple[int, int], ...]]]:
         """Yield record sets, and the aborted transactions reported with each (producer id, first offset)."""
-        part = range.of
+        part = range.part
         offset = range.start
 
         def begin() -> Callable[[], Fetched] | None:
@@ -262,7 +259,7 @@ def _within(fetched: Fetched, range: OffsetRange, offset: int) -> RecordSet | No
     """Return the whole batches of a fetch from ``offset`` on that overlap a range; None if there are none."""
     first = last = None
     count = 0
-    for head in _sound(fetched.records, str(range.of)):
+    for head in _sound(fetched.records, str(range.part)):
         if head.end_offset <= offset:
             continue
         if head.base_offset >= range.end:
@@ -287,7 +284,3 @@ def _sound(records: memoryview, place: str) -> Iterator[BatchHead]:
             raise
     if not some and len(records):  # brokers send the first batch whole, however large it is
         raise NoBatch(f"{place} has a batch whose length is beyond what its broker has of it")
-
-
-def _identity(topic_id: object) -> str:
-    return "" if topic_id is None else str(topic_id)

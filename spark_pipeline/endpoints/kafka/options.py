@@ -7,7 +7,7 @@ silently.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,14 +61,16 @@ def kafka_config(url: str, options: Mapping[str, str]) -> dict[str, Any]:
     if split.scheme != "kafka" or not split.netloc:
         raise OptionError(f"{url!r} is no address of a Kafka cluster: kafka://host:9092[,host:9092...]")
     config: dict[str, Any] = {
-        "bootstrap_servers": list(_servers(split.netloc.split(","))),
+        "bootstrap_servers": [
+            one if ":" in one.rpartition("]")[2] else f"{one}:9092" for one in split.netloc.split(",") if one
+        ],
         "receive_message_max_bytes": _FRAME_MOST,
         "client_id": "anabranch-pipeline",
         "bootstrap_timeout_ms": 30_000,
     }
     for name, value in options.items():
         if name.startswith("kafka."):
-            config.update(_taken(name, value))
+            config.update(_translate(name, value))
     for name in _NUMBERS:
         if name in config and not isinstance(config[name], int):
             if not config[name].isdigit():
@@ -77,7 +79,7 @@ def kafka_config(url: str, options: Mapping[str, str]) -> dict[str, Any]:
     return config
 
 
-def _taken(option: str, value: str) -> dict[str, Any]:
+def _translate(option: str, value: str) -> dict[str, Any]:
     name = option.removeprefix("kafka.")
     if name in _REFUSED or name.startswith("sasl.oauthbearer."):
         raise OptionError(f"option {option!r} is not taken: {_REFUSED.get(name, _USER_BY)}")
@@ -133,7 +135,3 @@ def _jaas(option: str, value: str) -> dict[str, str]:
     if not {"username", "password"} <= told.keys():
         raise OptionError(f"option {option!r} has no username and password: {_USER_BY}")
     return {"sasl_plain_username": told["username"], "sasl_plain_password": told["password"]}
-
-
-def _servers(given: Sequence[str]) -> Sequence[str]:
-    return [one if ":" in one.rpartition("]")[2] else f"{one}:9092" for one in given if one]

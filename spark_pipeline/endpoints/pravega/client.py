@@ -30,7 +30,7 @@ class PravegaOptions(Access):
     scope: str
 
     @classmethod
-    def of(cls, url: str, options: Mapping[str, str]) -> PravegaOptions:
+    def parse(cls, url: str, options: Mapping[str, str]) -> PravegaOptions:
         """Parse ``pravega://host:9090/scope`` (or ``pravega+tls://``) and the options of :func:`access_given`.
 
         Raises OptionError.
@@ -92,7 +92,7 @@ class PravegaClient:
         try:
             return call(message(asked)(**fields), timeout=options.timeout, metadata=metadata)
         except grpc.RpcError as error:
-            raise self._told(error, name) from error
+            raise self._to_error(error, name) from error
 
     def _controller(self) -> grpc.Channel:
         if self._channel is None:
@@ -107,7 +107,7 @@ class PravegaClient:
                 self._channel = grpc.insecure_channel(options.address)
         return self._channel
 
-    def _told(self, error: grpc.RpcError, name: str) -> PipelineError:
+    def _to_error(self, error: grpc.RpcError, name: str) -> PipelineError:
         code, details = error.code(), error.details()
         sentence = f"Pravega's controller {self.options.address}: {name}: {code.name}: {details}"
         if code is grpc.StatusCode.NOT_FOUND:

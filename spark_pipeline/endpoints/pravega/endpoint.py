@@ -36,7 +36,7 @@ OPTIONS = ACCESS_OPTIONS
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> PravegaEndpoint:
     """Open the scope at ``pravega://host:9090/scope``; options: see :class:`PravegaOptions`. Raises OptionError."""
-    return PravegaEndpoint(PravegaOptions.of(url, options))
+    return PravegaEndpoint(PravegaOptions.parse(url, options))
 
 
 @dataclass(slots=True)
@@ -49,9 +49,7 @@ class _Stream:
 
 
 class PravegaEndpoint(FramedRecords):
-    """A Pravega scope, see :class:`spark_pipeline.endpoints.base.Endpoint` and
-    :mod:`spark_pipeline.endpoints.migration`.
-    """
+    """A Pravega scope."""
 
     form = int(FormatId.PRAVEGA)
 
@@ -73,7 +71,6 @@ class PravegaEndpoint(FramedRecords):
         return {name: self._info(name) for name in sorted(self._names)}
 
     def some_topics(self, wanted: Collection[str] | Pattern[str]) -> dict[str, TopicInfo]:
-        """See :class:`spark_pipeline.endpoints.base.TellsSome`."""
         self._list()
         if isinstance(wanted, Pattern):
             names = [name for name in self._names if wanted.fullmatch(name)]
@@ -109,7 +106,7 @@ class PravegaEndpoint(FramedRecords):
             raise UnknownTopic(f"scope {self._scope!r} has no stream for topic {name!r}")
         return self._names[name]
 
-    def _look(self, name: str) -> _Stream:
+    def _find_segments(self, name: str) -> _Stream:
         """Return all segments from the head of a stream to its tail."""
         stream = self._stream(name)
         info = self._client.stream(stream)
@@ -135,7 +132,7 @@ class PravegaEndpoint(FramedRecords):
         return found
 
     def _info(self, name: str) -> TopicInfo:
-        found = self._look(name)
+        found = self._find_segments(name)
         numbers = tuple(range(max(found.segments, default=-1) + 1))
         return TopicInfo(
             name,
@@ -162,7 +159,7 @@ class PravegaEndpoint(FramedRecords):
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
         """Return positions in bytes; no segment has bytes of uncommitted transactions."""
-        known = {name: self._look(name) for name in sorted({part.topic for part in parts})}
+        known = {name: self._find_segments(name) for name in sorted({part.topic for part in parts})}
         found: dict[TopicPartition, Positions] = {}
         for part in parts:
             segments = known[part.topic].segments
@@ -186,10 +183,10 @@ class PravegaEndpoint(FramedRecords):
         """
         if not wanted.count:
             return
-        segment = self._segments.get(wanted.of)
+        segment = self._segments.get(wanted.part)
         if segment is None:
-            self._look(wanted.topic)
-            segment = self._segments.get(wanted.of)
+            self._find_segments(wanted.topic)
+            segment = self._segments.get(wanted.part)
             if segment is None:
                 raise OffsetsGone(wanted.topic, wanted.partition, wanted.start, 0)
         stream = self._stream(wanted.topic)
@@ -197,7 +194,7 @@ class PravegaEndpoint(FramedRecords):
         if wanted.start < at.start:
             raise OffsetsGone(wanted.topic, wanted.partition, wanted.start, at.start)
         if wanted.end > at.end:
-            raise EndpointUnavailable(f"{wanted.of} ends at {at.end}, before {wanted.end}")
+            raise EndpointUnavailable(f"{wanted.part} ends at {at.end}, before {wanted.end}")
         position, rest = wanted.start, b""
         while position < wanted.end:
             try:

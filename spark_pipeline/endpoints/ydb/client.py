@@ -53,7 +53,7 @@ class YdbOptions(Access):
     database: str
 
     @classmethod
-    def of(cls, url: str, options: Mapping[str, str]) -> YdbOptions:
+    def parse(cls, url: str, options: Mapping[str, str]) -> YdbOptions:
         """Parse ``ydb://host:2136/database`` (or ``ydb+tls://``) and the options of :func:`access_given`.
 
         Raises OptionError.
@@ -87,7 +87,7 @@ class YdbClient:
         try:
             return call(driver)
         except ydb.issues.Error as error:
-            known = told(error, self.options.address)
+            known = to_error(error, self.options.address)
             if isinstance(known, Interrupted):
                 self.close()  # a retry then discovers the servers again
             raise known from error
@@ -115,7 +115,7 @@ class YdbClient:
             ) as error:  # the SDK raises AssertionError if it cannot request a token
                 details = driver.discovery_debug_details()
                 driver.stop(timeout=1)
-                known = told(error, options.address) if isinstance(error, ydb.issues.Error) else None
+                known = to_error(error, options.address) if isinstance(error, ydb.issues.Error) else None
                 if known is not None and not isinstance(known, EndpointUnavailable):
                     raise known from error
                 raise EndpointUnavailable(f"YDB at {options.address} does not answer: {details or error}") from error
@@ -159,7 +159,7 @@ class YdbStream:
                 settings=settings,
             )
         except ydb.issues.Error as error:
-            raise told(error, address) from error
+            raise to_error(error, address) from error
         threading.Thread(target=self._take, name="ydb-stream", daemon=True).start()
 
     def put(self, request: Any) -> None:
@@ -192,12 +192,12 @@ class YdbStream:
                 self._answers.put(answer)
             self._answers.put(Interrupted(f"YDB at {self._address} has ended a stream"))
         except ydb.issues.Error as error:
-            self._answers.put(told(error, self._address))
+            self._answers.put(to_error(error, self._address))
         except Exception as error:  # noqa: BLE001 - raised in the thread that reads the stream
             self._answers.put(error)
 
 
-def told(error: ydb.issues.Error, address: str) -> PipelineError:
+def to_error(error: ydb.issues.Error, address: str) -> PipelineError:
     """Return the PipelineError for an error of the SDK."""
     sentence = f"YDB at {address}: {type(error).__name__}: {error}"
     if isinstance(error, _AGAIN):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import ydb
@@ -37,13 +36,11 @@ OPTIONS = ACCESS_OPTIONS
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> YdbEndpoint:
     """Open the database at ``ydb://host:2136/local``; options: those of :class:`YdbOptions`. Raises OptionError."""
-    return YdbEndpoint(YdbOptions.of(url, options))
+    return YdbEndpoint(YdbOptions.parse(url, options))
 
 
 class YdbEndpoint(FramedRecords):
-    """A YDB database, see :class:`spark_pipeline.endpoints.base.Endpoint` and
-    :mod:`spark_pipeline.endpoints.migration`.
-    """
+    """A YDB database."""
 
     form = int(FormatId.YDB)
 
@@ -64,7 +61,6 @@ class YdbEndpoint(FramedRecords):
         return {name: self._info(name, self.describe(name)) for name in sorted(self._paths)}
 
     def some_topics(self, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
-        """See :class:`spark_pipeline.endpoints.base.TellsSome`."""
         if isinstance(wanted, re.Pattern):
             self._list()
             names = [name for name in self._paths if wanted.fullmatch(name)]
@@ -96,7 +92,7 @@ class YdbEndpoint(FramedRecords):
         waiting = [""]
         while waiting:
             place = waiting.pop()
-            listed = self._client.ask(partial(_listed, self._at(place)))
+            listed = self._client.ask(lambda driver: driver.scheme_client.list_directory(self._at(place)))  # noqa: B023
             for entry in listed.children:
                 path = f"{place}/{entry.name}" if place else entry.name
                 if entry.type in _DIRECTORIES and not entry.name.startswith("."):
@@ -117,7 +113,9 @@ class YdbEndpoint(FramedRecords):
         # Before topics were listed, the path of a name with dots is not known: try both.
         for path in [known] if known is not None else dict.fromkeys((name.replace(".", "/"), name)):
             try:
-                found = self._client.ask(partial(_described, self._at(path)))
+                found = self._client.ask(
+                    lambda driver: driver.topic_client.describe_topic(self._at(path), include_stats=True)  # noqa: B023
+                )
             except UnknownTopic:
                 continue
             self._paths[name] = path
@@ -203,7 +201,9 @@ class YdbEndpoint(FramedRecords):
         for name in sorted(self._paths):
             path = self._at(self._paths[name])
             for consumer in self.describe(name).consumers:
-                told = self._client.ask(partial(_consumer, path, consumer.name))
+                told = self._client.ask(
+                    lambda driver: driver.topic_client.describe_consumer(path, consumer.name, include_stats=True)  # noqa: B023
+                )
                 for one in told.partitions:
                     yield TopicPartition(name, one.partition_id), consumer.name, one.partition_consumer_stats
 
@@ -238,18 +238,6 @@ def _settings(described: Any) -> dict[str, str]:
         config["consumers"] = ",".join(one.name for one in described.consumers)
     config.update({f"attributes.{name}": value for name, value in sorted(described.attributes.items())})
     return config
-
-
-def _listed(path: str, driver: Any) -> Any:
-    return driver.scheme_client.list_directory(path)
-
-
-def _described(path: str, driver: Any) -> Any:
-    return driver.topic_client.describe_topic(path, include_stats=True)
-
-
-def _consumer(path: str, name: str, driver: Any) -> Any:
-    return driver.topic_client.describe_consumer(path, name, include_stats=True)
 
 
 def _first_at(batches: Iterator[StoredBatch], wanted: OffsetRange, at_ms: int) -> int | None:

@@ -84,7 +84,7 @@ class YdbReading:
         while True:
             answer = stream.next(max(0.0, deadline - time.monotonic()))
             if answer is None:
-                raise Interrupted(f"YDB does not begin to send {wanted.of}")
+                raise Interrupted(f"YDB does not begin to send {wanted.part}")
             if answer.HasField("start_partition_session_request"):
                 break
         asked = answer.start_partition_session_request
@@ -108,7 +108,7 @@ class YdbReading:
             if answer is None:
                 if time.monotonic() - heard > self._patience:
                     raise EndpointUnavailable(
-                        f"YDB sends nothing of {wanted.of} from offset {at} on, and it should up to {wanted.end}"
+                        f"YDB sends nothing of {wanted.part} from offset {at} on, and it should up to {wanted.end}"
                     )
                 if not asked:
                     stream.put(_how_far(session))
@@ -120,7 +120,7 @@ class YdbReading:
                 sure = 0
                 for batch in _batches(answer.read_response, wanted):
                     if batch.base_offset < at:
-                        raise PipelineError(f"YDB sends offset {batch.base_offset} of {wanted.of} behind offset {at}")
+                        raise PipelineError(f"YDB sends offset {batch.base_offset} of {wanted.part} behind offset {at}")
                     at = batch.end_offset
                     yield batch
                 heard = time.monotonic()  # after the caller has taken the batches, which may be slow
@@ -133,7 +133,7 @@ class YdbReading:
             elif kind == "end_partition_session":
                 return  # the partition was split, and all its messages were sent
             elif kind == "stop_partition_session_request":
-                raise Interrupted(f"YDB has taken {wanted.of} back")
+                raise Interrupted(f"YDB has taken {wanted.part} back")
 
 
 def _credit(size: int) -> Any:

@@ -80,10 +80,13 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
         from spark_pipeline.lake.archive import Description
 
         stop = Event()
+        begin = given["begin"]
+        if begin not in {"earliest", "latest"}:
+            begin = str(round(Moment().convert(begin, None, None).timestamp() * 1000))
 
         def on_step(told: Told) -> None:
             done = sum(told.after[part] - told.before[part] for part in told.after)
-            meter.told(done, done + told.left)
+            meter.set_progress(done, done + told.left)
 
         archiving = ArchiveRun(
             url,
@@ -92,7 +95,7 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
             topics,
             Description(given["table"], given["partition_by"], None, given["catalog"], given["name"]),
             engine,
-            _begin(given["begin"]),
+            begin,
             given["step_offsets"],
             given["piece_offsets"],
             given["file_bytes"],
@@ -113,13 +116,6 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
             else:
                 told = archiving.available_now()
         tell({"archive": place, "from": url, **told.as_json()}, given["report"])
-
-
-def _begin(text: str) -> str:
-    if text in {"earliest", "latest"}:
-        return text
-    moment = Moment().convert(text, None, None)
-    return str(round(moment.timestamp() * 1000))
 
 
 @command.command("status")
@@ -155,7 +151,7 @@ def compact(place: str, file_bytes: int, dry_run: bool, report: Path | None, **g
             archive.make_tables()
         total = len(archive_upkeep.plan(archive, file_bytes))
         done = archive_upkeep.compact(
-            archive, engine, file_bytes, dry_run=dry_run, on_group=lambda now: meter.told(now.groups, total)
+            archive, engine, file_bytes, dry_run=dry_run, on_group=lambda now: meter.set_progress(now.groups, total)
         )
         tell({"archive": place, "dry_run": dry_run, **asdict(done)}, report)
 
@@ -203,7 +199,7 @@ def verify(
 
         given_options = read_side_options(**given).source
         with reported(url, given_options, "audit", f"verify {place}", meter):
-            found = compare(place, url, given_options, topics, level, engine, meter.told)
+            found = compare(place, url, given_options, topics, level, engine, meter.set_progress)
             tell(found, report)
             if not found["equal"]:
                 raise FoundDifferences(f"{place} is not what {url} has: the report of the command says where")

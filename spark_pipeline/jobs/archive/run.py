@@ -56,7 +56,7 @@ class Staged:
 
 def stage(piece: Piece) -> Staged:
     """Write the records of a piece into files. Raises PipelineError and OSError."""
-    records = Archive.open(piece.place).writer(piece.range.of, piece.file_bytes)
+    records = Archive.open(piece.place).writer(piece.range.part, piece.file_bytes)
     rows = size = 0
     with closing(endpoint(piece.url, piece.options)) as source:
         for batch in source.read(piece.range, COLUMNS):
@@ -191,7 +191,7 @@ class ArchiveRun:
             if Archive.is_there(self.place):
                 archive = Archive.open(self.place)
                 done, begun = archive.records.progress(parts), archive.description.begun
-            bounds = self._found(source, parts, done, begun)
+            bounds = self._find_bounds(source, parts, done, begun)
             ranges = between(bounds.start, bounds.ends)
             return {
                 "archive": self.place,
@@ -213,7 +213,7 @@ class ArchiveRun:
         """Return the bounds of the next step."""
         parts = matching(source, self.topics)
         begun = archive.description.begun
-        bounds = self._found(source, parts, archive.records.progress(parts), begun)
+        bounds = self._find_bounds(source, parts, archive.records.progress(parts), begun)
         if self.begin != "earliest":
             # Stored before anything is archived: a later run would resolve ``begin`` to a higher offset, and lose the
             # records between the two.
@@ -222,7 +222,7 @@ class ArchiveRun:
                 archive.begin(new)
         return bounds
 
-    def _found(
+    def _find_bounds(
         self,
         source: Endpoint,
         parts: list[TopicPartition],

@@ -47,8 +47,9 @@ def plan(archive: Archive, file_bytes: int = FILE_BYTES, fewest: int = 2) -> lis
             kinds.setdefault((one.topic, one.partition, one.day, one.hour), []).append(one)
         for files in kinds.values():
             for run in _runs(sorted(files, key=lambda one: (one.first, one.path)), file_bytes):
-                if fewest > 2:
-                    run = _alike(run)
+                # Drop the start of a run up to each file that is larger than the others together.
+                while fewest > 2 and run and 2 * max(one.size for one in run) > sum(one.size for one in run):
+                    run = run[1 + max(range(len(run)), key=lambda at: run[at].size) :]
                 if len(run) < fewest:
                     continue
                 groups.append(Group(archive.store.url, name, tuple(run), file_bytes))
@@ -66,13 +67,6 @@ def _runs(files: list[DataFile], file_bytes: int) -> Iterator[list[DataFile]]:
             run.append(one)
     if len(run) > 1:
         yield run
-
-
-def _alike(run: list[DataFile]) -> list[DataFile]:
-    """Return the end of a run in which no file is larger than the others together."""
-    while run and 2 * max(one.size for one in run) > sum(one.size for one in run):
-        run = run[1 + max(range(len(run)), key=lambda at: run[at].size) :]
-    return run
 
 
 def merge(group: Group) -> tuple[Group, list[DataFile]]:

@@ -32,12 +32,12 @@ from spark_pipeline.jobs.audit.pieces import (
     beyond,
     check,
     distinct,
+    examine,
     filtered,
-    look,
     pieces,
 )
 from spark_pipeline.jobs.engine import Engine
-from spark_pipeline.jobs.topics import matching, named, unknown
+from spark_pipeline.jobs.topics import match_names, matching, unknown
 
 BISECTED = 10
 """Most differing blocks of a partition in which the first bad offset is searched; others are only reported."""
@@ -104,7 +104,7 @@ class Audit:
     since_us: int | None = None
     told: Told = lambda done, all_: None
 
-    def look(
+    def examine_ranges(
         self,
         side: Side,
         ranges: Mapping[TopicPartition, OffsetRange],
@@ -122,8 +122,8 @@ class Audit:
             for one in pieces(whole, cut=may_cut(side.url))
         ]
         total, done = sum(item.range.count for item in items), 0
-        for one in self.engine.map(look, items):
-            seen[one.range.of].add(one)
+        for one in self.engine.map(examine, items):
+            seen[one.range.part].add(one)
             done += one.range.count
             self.told(done, total)
         return seen
@@ -133,7 +133,7 @@ class Audit:
         began = time.monotonic()
         positions = positions_of(side, topics)
         ranges = {part: part.range(one.start, one.stable) for part, one in positions.items()}
-        seen = self.look(side, ranges, positions, level)
+        seen = self.examine_ranges(side, ranges, positions, level)
         report = [one.as_json(level) for _, one in sorted(seen.items())]
         wrong = 0
         if level >= 3:
@@ -166,7 +166,7 @@ class Audit:
         """Return the digests of all blocks, as a document for later comparisons (:class:`Digests`)."""
         positions = positions_of(side, topics)
         ranges = {part: part.range(one.start, one.stable) for part, one in positions.items()}
-        seen = self.look(side, ranges, positions, 2)
+        seen = self.examine_ranges(side, ranges, positions, 2)
         return {
             "digests": 1,
             "url": side.url,
@@ -207,17 +207,19 @@ class Audit:
         for part in sorted(here.keys() | there.keys()):
             one, other = here.get(part), there.get(part)
             if one is None or other is None:
-                found.append(_said(part, "topic or partition", "only on the left" if one else "only on the right"))
+                found.append(
+                    _difference(part, "topic or partition", "only on the left" if one else "only on the right")
+                )
                 continue
             if same_ends and (one.start, one.stable) != (other.start, other.stable):
                 reason = f"[{one.start}, {one.stable}) on the left, [{other.start}, {other.stable}) on the right"
-                found.append(_said(part, "range", reason))
+                found.append(_difference(part, "range", reason))
             start, end = max(one.start, other.start), min(one.stable, other.stable)
             ranges[part] = part.range(start, max(start, end))
-        seen_here = self.look(left, ranges, here, level)
-        seen_there = self.look(right, ranges, there, level)
+        seen_here = self.examine_ranges(left, ranges, here, level)
+        seen_there = self.examine_ranges(right, ranges, there, level)
         for part in ranges:
-            found += _unread(part, "left", seen_here[part]) + _unread(part, "right", seen_there[part])
+            found += _damage_of(part, "left", seen_here[part]) + _damage_of(part, "right", seen_there[part])
             found += differing(self, left, right, part, seen_here[part], seen_there[part])
         return {
             "left": left.url,
@@ -264,7 +266,7 @@ def differing(
 ) -> Iterator[dict[str, Any]]:
     """Yield a report of each block of a partition that differs, with the first bad offset if both sides can be read."""
     for number, one in enumerate(differences(here.blocks, there.blocks)):
-        said = _said(part, "block", one.reason) | {
+        said = _difference(part, "block", one.reason) | {
             "block": one.block,
             "offsets": [one.start, one.start + BLOCK],
             "left": one.left.as_json(),
@@ -281,15 +283,15 @@ def damaged_in(seen: Mapping[TopicPartition, Seen]) -> list[dict[str, Any]]:
     return [asdict(one) for one in distinct(one for part in seen.values() for one in part.damaged)]
 
 
-def _unread(part: TopicPartition, side: str, seen: Seen) -> list[dict[str, Any]]:
+def _damage_of(part: TopicPartition, side: str, seen: Seen) -> list[dict[str, Any]]:
     """Return the damage of one side of a comparison, for reports."""
     return [
-        _said(part, "damage", f"on the {side}: {one.reason}") | {"offsets": [one.offset, one.end]}
+        _difference(part, "damage", f"on the {side}: {one.reason}") | {"offsets": [one.offset, one.end]}
         for one in distinct(seen.damaged)
     ]
 
 
-def _said(part: TopicPartition, what: str, reason: str) -> dict[str, Any]:
+def _difference(part: TopicPartition, what: str, reason: str) -> dict[str, Any]:
     return {"topic": part.topic, "partition": part.partition, "what": what, "reason": reason}
 
 
@@ -332,12 +334,12 @@ class Digests:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise OptionError(f"{path} holds no digests: {error}") from error
 
-    def of(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[OffsetRange, dict[int, BlockDigest]]]:
+    def choose(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[OffsetRange, dict[int, BlockDigest]]]:
         """Return the partitions of ``topics`` (names or patterns; empty for all), in order. Raises UnknownTopic."""
         names = {part.topic for part in self.partitions}
         wanted = set() if topics else names
         for one in topics:
-            found = named(one, names, names)
+            found = match_names(one, names, names)
             if not found:
                 raise unknown(one)
             wanted.update(found)
@@ -351,7 +353,7 @@ def against_digests(audit: Audit, side: Side, path: Path, topics: Sequence[str] 
     """
     began = time.monotonic()
     before = Digests.read(path)
-    known = before.of(topics)
+    known = before.choose(topics)
     audit.fields, audit.since_us = before.fields, before.since_us
     # A deleted topic is a difference, even if its name as a pattern matches other topics.
     positions = positions_of(side, sorted({part.topic for part in known}), absent=set())
@@ -360,22 +362,22 @@ def against_digests(audit: Audit, side: Side, path: Path, topics: Sequence[str] 
     for part, (range_, _) in known.items():
         now = positions.get(part)
         if now is None:
-            found.append(_said(part, "topic or partition", "is gone"))
+            found.append(_difference(part, "topic or partition", "is gone"))
             continue
         if now.stable < range_.end:
-            found.append(_said(part, "range", f"ends at {now.stable}, and ended at {range_.end} before"))
+            found.append(_difference(part, "range", f"ends at {now.stable}, and ended at {range_.end} before"))
         start = range_.start
         if now.start > start:  # trimmed since: the first whole block of what is left
             start = -(-now.start // BLOCK) * BLOCK
         end = min(range_.end, now.stable)
         ranges[part] = part.range(start, max(start, end))
-    seen = audit.look(side, ranges, positions, 2)
+    seen = audit.examine_ranges(side, ranges, positions, 2)
     for part, range_ in ranges.items():
-        found += _unread(part, "right", seen[part])
+        found += _damage_of(part, "right", seen[part])
         kept = {number: one for number, one in known[part][1].items() if (number + 1) * BLOCK > range_.start}
         for one in differences(kept, seen[part].blocks):
             found.append(
-                _said(part, "block", one.reason) | {"block": one.block, "offsets": [one.start, one.start + BLOCK]}
+                _difference(part, "block", one.reason) | {"block": one.block, "offsets": [one.start, one.start + BLOCK]}
             )
     return {
         "left": str(path),

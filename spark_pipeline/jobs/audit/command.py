@@ -62,7 +62,7 @@ def _audit(given: dict[str, Any], fields: tuple[str, ...] = FIELDS) -> Iterator[
         from spark_pipeline.jobs.audit.audit import Audit
 
         since_us = None if since is None else round(since.timestamp() * 1_000_000)
-        yield Audit(engine, fields, since_us, meter.told), read_side_options(**given)
+        yield Audit(engine, fields, since_us, meter.set_progress), read_side_options(**given)
 
 
 def side_of(url: str, options: Mapping[str, str]) -> Side:

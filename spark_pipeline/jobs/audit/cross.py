@@ -42,7 +42,7 @@ def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[st
     began = time.monotonic()
     positions = positions_of(side, [topic])
     ranges = {part: OffsetRange(topic, part.partition, one.start, one.stable) for part, one in positions.items()}
-    seen = audit.look(side, ranges, positions, 3)
+    seen = audit.examine_ranges(side, ranges, positions, 3)
     told: dict[str, dict[str, Any]] = {}
     if listeners.kafka:
         there = Side(f"kafka://{listeners.kafka}", side.options)
@@ -68,7 +68,7 @@ def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[st
 
 def _pravega_scope(side: Side, topic: str) -> str:
     """Return the topic's Pravega scope. Raises OptionError if the topic has no name in Pravega's protocol."""
-    with closing(NodeClient(NodeOptions.of(side.url, side.options))) as client, as_pipeline_errors():
+    with closing(NodeClient(NodeOptions.parse(side.url, side.options))) as client, as_pipeline_errors():
         names = NodeTopics(client).topics([topic])[topic].names
     if "pravega" not in names:
         raise OptionError("the topic has no name in the protocol pravega")
@@ -95,9 +95,9 @@ def _compared(
         opened.close()
     told = {"compared": ["offset", *audit.fields]}
     plain = seen is None
-    here = seen or audit.look(side, ranges, positions, 2, plain_headers=True)
+    here = seen or audit.examine_ranges(side, ranges, positions, 2, plain_headers=True)
     try:
-        got = audit.look(there, ranges, positions, 2, plain_headers=plain)
+        got = audit.examine_ranges(there, ranges, positions, 2, plain_headers=plain)
     except EndpointUnavailable as error:  # the listener returns fewer records than it reports
         return told | {"equal": False, "records": 0, "differences": [{"what": "read", "reason": str(error)}]}
     right = None if plain else there
@@ -135,11 +135,11 @@ def values(side: Side, there: Side, ranges: Iterable[OffsetRange]) -> dict[str, 
     found: list[dict[str, Any]] = []
     with closing(side.open()) as ours, closing(there.open()) as theirs:
         wanted = list(ranges)
-        positions = theirs.positions([one.of for one in wanted])
+        positions = theirs.positions([one.part for one in wanted])
         for one in wanted:
             kept, without = _digest(ours, one)
             empty += without
-            at = positions[one.of]
+            at = positions[one.part]
             said = {"what": "values", "topic": one.topic, "partition": one.partition}
             try:
                 got, _ = _digest(theirs, one.within(at.start, at.stable), kept.count)

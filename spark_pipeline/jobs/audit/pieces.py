@@ -47,7 +47,7 @@ class Damaged:
     reason: str
 
     @classmethod
-    def of(cls, error: UnreadableBatch) -> Damaged:
+    def from_error(cls, error: UnreadableBatch) -> Damaged:
         """Return the damage that an endpoint has reported."""
         return cls(error.topic, error.partition, error.offset, error.end, error.reason)
 
@@ -61,7 +61,7 @@ def beyond(
         try:
             yield from read(wanted.within(start, wanted.end))
         except UnreadableBatch as error:
-            found(Damaged.of(error))
+            found(Damaged.from_error(error))
             start = max(error.end, start + 1)
         else:
             return
@@ -170,7 +170,7 @@ def plainly(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("headers"), batch.schema.field("headers"), made)
 
 
-def look(piece: Piece) -> Seen:
+def examine(piece: Piece) -> Seen:
     """Read a piece and return the findings, damage included. Raises PipelineError."""
     digester = Digester(piece.fields)
     seen = Seen(piece.range)
@@ -178,7 +178,7 @@ def look(piece: Piece) -> Seen:
     expected = piece.range.start
     columns = columns_of(piece)
 
-    def found(one: Damaged) -> None:
+    def note_damage(one: Damaged) -> None:
         nonlocal expected
         if expected < one.offset:
             _gap(seen, expected, one.offset)
@@ -186,7 +186,7 @@ def look(piece: Piece) -> Seen:
         seen.damaged.append(one)
 
     with closing(endpoint(piece.url, piece.options)) as source:
-        for whole in beyond(piece.range, lambda rest: source.read(rest, columns), found):
+        for whole in beyond(piece.range, lambda rest: source.read(rest, columns), note_damage):
             batch = filtered(whole, piece.since_us)
             if piece.plain_headers and "headers" in piece.fields:
                 batch = plainly(batch)
@@ -281,7 +281,7 @@ def check(piece: Piece) -> Checked:
                 checked.unchecked += 1
             reason = damage(batch)
             if reason is not None:
-                of = piece.range.of
+                of = piece.range.part
                 checked.damaged.append(Damaged(of.topic, of.partition, batch.base_offset, batch.end_offset, reason))
     return checked
 

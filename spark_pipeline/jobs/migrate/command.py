@@ -400,6 +400,6 @@ def _told_to_node(route: Route, state: MigrationState, progress: Meter, also: st
 
 
 def _ticking(progress: Meter, options: dict[str, Any]) -> AbstractContextManager[None]:
-    from spark_pipeline.jobs.progress import told
+    from spark_pipeline.jobs.progress import show_progress
 
-    return told(progress.line, quiet=options["quiet"])
+    return show_progress(progress.line, quiet=options["quiet"])

@@ -228,7 +228,7 @@ class Copying:
         with self._watched(route, ordered):
             for receipts in self._engine.map(copy_in_worker, [Piece(route, task, self._share) for task in ordered]):
                 for receipt in receipts:
-                    self._progress.copied(receipt.of, receipt.end, receipt.bytes)
+                    self._progress.copied(receipt.part, receipt.end, receipt.bytes)
                     done(receipt)
 
     def _in_threads(self, route: Route, tasks: Sequence[CopyTask], done: Callable[[Receipt], object]) -> None:
@@ -267,7 +267,7 @@ class Copying:
         parts = {task.part for task in tasks}
         silent = False
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal silent
             if silent:
                 return
@@ -280,7 +280,7 @@ class Copying:
             except PipelineError:
                 silent = True  # the tasks fail with the same error, and report it
 
-        with closing(target), Repeating(look, _POLL_S, "watch"):
+        with closing(target), Repeating(poll, _POLL_S, "watch"):
             yield
 
     def close(self) -> None:

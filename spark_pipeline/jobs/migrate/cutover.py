@@ -84,20 +84,19 @@ class Cutover:
         if not is_handed_over(self._runner.target, plan):
             if dry:
                 self._dry()
-                return self._told()
+                return self._make_report()
             self._reconcile()
             self._fence()
             positions = self._drain()
             self._verify()
-            self._settings()
-            self._groups()
+            self._carry()
             self._hand_over(positions)
         else:
             self._tell("the topics were handed over before")
         self._smoke()
-        return self._told()
+        return self._make_report()
 
-    def _told(self) -> dict[str, Any]:
+    def _make_report(self) -> dict[str, Any]:
         plan = self._state.plan
         return {
             "migration": plan.migration,
@@ -164,7 +163,7 @@ class Cutover:
             opened = [part for part, at in positions.items() if at.stable < at.high_watermark]
             if opened and opened != waited_for and not options.abort_open:
                 self._tell(
-                    f"drain: transactions are open in {_named(opened)}: waiting {deadline - now:.0f} s for their "
+                    f"drain: transactions are open in {_list_parts(opened)}: waiting {deadline - now:.0f} s for their "
                     "producers to end them; --abort-open-transactions ends them"
                 )
                 waited_for = opened
@@ -180,7 +179,7 @@ class Cutover:
             if now > deadline:
                 if silent and opened:
                     raise NotYet(
-                        f"transactions are open at the source in {_named(opened)}: have their "
+                        f"transactions are open at the source in {_list_parts(opened)}: have their "
                         "producers end them, or give --abort-open-transactions"
                     )
                 if silent:
@@ -204,13 +203,11 @@ class Cutover:
         told = ("level", "partitions", "batches", "bytes", "records", "settings")
         self._step("verify", **{key: content[key] for key in told})
 
-    def _settings(self) -> None:
-        done = carry_settings(self._state.plan, self._runner.source, self._route)
-        if done is not None:
+    def _carry(self) -> None:
+        changed = carry_settings(self._state.plan, self._runner.source, self._route)
+        if changed is not None:
             self._tell("settings: codecs, attributes, consumers")
-            self._step("settings", topics=done)
-
-    def _groups(self) -> None:
+            self._step("settings", topics=changed)
         self._tell("groups: positions")
         done = sync_groups(self._state.plan, self._runner.source, self._runner.target)
         self._state.report("groups", done)
@@ -244,6 +241,6 @@ class Cutover:
         self._step("smoke read", partitions=len(parts), records=read)
 
 
-def _named(parts: Sequence[TopicPartition]) -> str:
+def _list_parts(parts: Sequence[TopicPartition]) -> str:
     some = ", ".join(sorted(map(str, parts))[:5])
     return some if len(parts) <= 5 else f"{some} and {len(parts) - 5} more"

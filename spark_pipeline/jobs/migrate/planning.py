@@ -14,7 +14,7 @@ from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.migration import migration_source
 from spark_pipeline.jobs.migrate.plan import NotCarried, Plan, PlannedPartition, PlannedTopic
 from spark_pipeline.jobs.migrate.terms import terms_of
-from spark_pipeline.jobs.topics import named
+from spark_pipeline.jobs.topics import match_names
 
 
 def make_plan(
@@ -45,7 +45,7 @@ def make_plan(
         not_carried: list[NotCarried] = []
         planned: list[PlannedTopic] = []
         for topic in wanted:
-            _check(topic)
+            _check_name_and_partitions(topic)
             config, left = terms.topic(topic, given, defaults)
             not_carried += left
             planned.append(
@@ -74,13 +74,11 @@ def chosen(found: Mapping[str, TopicInfo], topics: Sequence[str], exclude: Seque
     """
     listed = [name for name, topic in found.items() if not topic.internal]
 
-    def some(patterns: Sequence[str]) -> set[str]:
-        return {name for one in patterns for name in named(one, (), listed)}
-
-    return sorted(some(topics) - some(exclude))
+    wanted, unwanted = ({name for one in some for name in match_names(one, (), listed)} for some in (topics, exclude))
+    return sorted(wanted - unwanted)
 
 
-def _check(topic: TopicInfo) -> None:
+def _check_name_and_partitions(topic: TopicInfo) -> None:
     try:
         check_topic_name(topic.name)
     except InvalidTopicName as error:

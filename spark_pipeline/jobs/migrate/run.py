@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_pipeline.core import repeating
 from spark_pipeline.core.errors import Conflict, Fenced
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.endpoints.base import Positions, some_topics
+from spark_pipeline.endpoints.base import Positions
 from spark_pipeline.endpoints.importer import Importer, ImportState, origin_of
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.migrate.copying import CopyTask, Route
@@ -81,10 +81,10 @@ class Runner:
         self._begun[name] = begun
         for number, at in enumerate(begun.partitions):
             part = TopicPartition(name, number)
-            self._at.setdefault(part, self._resumes_at(part, at))
+            self._at.setdefault(part, self._resume_offset(part, at))
             self._starts[part] = at.start
 
-    def _resumes_at(self, part: TopicPartition, there: Positions) -> int:
+    def _resume_offset(self, part: TopicPartition, there: Positions) -> int:
         """Return the offset at which copying goes on: behind the receipts, so that offsets beyond are compared."""
         planned = {one.partition: one.start for one in self._plan.topic(part.topic).partitions}
         start = max(planned.get(part.partition, 0), 0)
@@ -100,7 +100,7 @@ class Runner:
     def positions(self) -> dict[TopicPartition, Positions]:
         """Return the positions of all partitions at the source by now; create new partitions at the target."""
         parts: list[TopicPartition] = []
-        topics = some_topics(self._source, [topic.name for topic in self._plan.topics])
+        topics = self._source.some_topics([topic.name for topic in self._plan.topics])
         for topic in self._plan.topics:
             found = topics.get(topic.name)
             if found is None:
@@ -133,7 +133,7 @@ class Runner:
 
         def accept(receipt: Receipt) -> None:
             self._state.receipts.add([receipt])
-            self._at[receipt.of] = max(self._at.get(receipt.of, 0), receipt.end)
+            self._at[receipt.part] = max(self._at.get(receipt.part, 0), receipt.end)
             done.copied += receipt.end - receipt.start
 
         if tasks:

@@ -6,9 +6,7 @@ its readers come. Positions are exact offsets, since offsets are the same on bot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 from spark_pipeline.core.errors import OptionError
@@ -41,16 +39,12 @@ def carry_settings(plan: Plan, source: MigrationSource, route: Route) -> dict[st
             changes = _changes(source.describe(topic.name), target.describe(topic.name))
             if changes:
                 path = target.path(topic.name)
-                target.ask(partial(_alter, path, changes))
+                target.ask(lambda driver: driver.topic_client.alter_topic(path, **changes))  # noqa: B023 - called at once
             done[topic.name] = {
                 name: [one.name for one in value] if name.endswith("consumers") else str(value)
                 for name, value in changes.items()
             }
         return done
-
-
-def _alter(path: str, changes: Mapping[str, Any], driver: Any) -> None:
-    driver.topic_client.alter_topic(path, **changes)
 
 
 def _changes(there: Any, here: Any) -> dict[str, Any]:

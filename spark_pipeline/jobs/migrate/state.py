@@ -101,7 +101,7 @@ class Receipt:
     at_ms: int
 
     @property
-    def of(self) -> TopicPartition:
+    def part(self) -> TopicPartition:
         """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
@@ -152,16 +152,16 @@ class Receipts:
 
     def _keep(self, one: Receipt) -> None:
         self.all.append(one)
-        self._latest.setdefault(one.of, {})[one.start] = one
+        self._latest.setdefault(one.part, {})[one.start] = one
 
-    def of(self, part: TopicPartition) -> list[Receipt]:
+    def of_partition(self, part: TopicPartition) -> list[Receipt]:
         """Return a partition's receipts by offset; of several with the same start, only the latest."""
         return [one for _, one in sorted(self._latest.get(part, {}).items())]
 
     def reached(self, part: TopicPartition, start: int) -> int:
         """Return the offset up to which a partition's receipts cover everything from ``start`` on."""
         at = start
-        for one in self.of(part):
+        for one in self.of_partition(part):
             if one.start > at:
                 break
             at = max(at, one.end)

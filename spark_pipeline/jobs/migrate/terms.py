@@ -38,7 +38,7 @@ class Terms(Protocol):
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         """Return what is never carried, or not in this migration."""
 
-    def wanted(self, topic: TopicInfo) -> dict[str, str]:
+    def effective_settings(self, topic: TopicInfo) -> dict[str, str]:
         """Return a topic's effective settings at the source, as configuration of the target."""
 
     def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
@@ -59,7 +59,7 @@ class Unlike:
 
 def settings_unlike(terms: Terms, there: TopicInfo, here: TopicInfo) -> list[Unlike]:
     """Return the settings with an effect whose values for a topic differ between source and target."""
-    wanted = terms.wanted(there)
+    wanted = terms.effective_settings(there)
     differ = _differing(wanted, here.effective) if here.effective else {}
     return [
         Unlike(there.name, key, value, here.effective.get(key, ""))
@@ -160,7 +160,7 @@ class KafkaTerms:
         )
         return found + _listed(*source.left_behind())
 
-    def wanted(self, topic: TopicInfo) -> dict[str, str]:
+    def effective_settings(self, topic: TopicInfo) -> dict[str, str]:
         found = {**topic.effective, **topic.config}
         bound = found.get(_DIFFERENCE)
         if bound is not None and _AFTER not in found:  # before KIP-937 one bound held for the past and the future
@@ -168,7 +168,7 @@ class KafkaTerms:
         return {key: value for key, value in found.items() if key in _HONOURED}
 
     def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
-        wanted = self.wanted(topic)
+        wanted = self.effective_settings(topic)
         config = {**topic.config, **_differing(wanted, defaults.config)}
         if "compact" in wanted.get(_POLICY, ""):
             config[_POLICY] = wanted[_POLICY]  # the verification treats compacted topics differently
@@ -227,7 +227,7 @@ class YdbTerms:
             ("messages of more than 15 MiB", _LARGE),
         )
 
-    def wanted(self, topic: TopicInfo) -> dict[str, str]:
+    def effective_settings(self, topic: TopicInfo) -> dict[str, str]:
         found = dict(_KEPT)  # YDB leaves the period out if messages are kept for ever
         if (period := topic.config.get("retention_period")) is not None:
             found["retention.ms"] = str(round(float(period.removesuffix("s")) * 1000))
@@ -236,7 +236,7 @@ class YdbTerms:
         return found
 
     def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
-        config = _explicit(self.wanted(topic), defaults)
+        config = _explicit(self.effective_settings(topic), defaults)
         left: list[NotCarried] = []
         for key, value in sorted(topic.config.items()):
             if key in ("path", "retention_period", "retention_storage_mb"):
@@ -281,7 +281,7 @@ class PravegaTerms:
             ("key-value tables, and streams of bytes that are no events", "only events are records"),
         )
 
-    def wanted(self, topic: TopicInfo) -> dict[str, str]:
+    def effective_settings(self, topic: TopicInfo) -> dict[str, str]:
         found = dict(_KEPT)  # streams without a policy are kept for ever
         if (kept_ms := topic.config.get("retention.time")) is not None:
             found["retention.ms"] = kept_ms
@@ -290,7 +290,7 @@ class PravegaTerms:
         return found
 
     def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
-        config = _explicit(self.wanted(topic), defaults)
+        config = _explicit(self.effective_settings(topic), defaults)
         left: list[NotCarried] = []
         for key, value in sorted(topic.config.items()):
             if key not in ("retention.time", "retention.size") and (key, value) != ("scaling", "fixed"):

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.formats import FormatId
+from bridges.formats.kafka import parse_header
 from bridges.formats.records import StoredBatch
 from spark_pipeline.core.bisect import FEW, BadOffset, first_bad, first_bad_in
 from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, WRITERS, digest, hashes
@@ -31,7 +32,7 @@ from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.core.kafka_batches import heads, is_whole, same
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns, empty, joined
-from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut, some_topics
+from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.audit.pieces import damage
 from spark_pipeline.jobs.engine import LocalEngine
@@ -107,7 +108,7 @@ class Verifier:
                 for part in parts:
                     self._progress.aim(part, here[part].start, here[part].start, here[part].high_watermark)
             with closing(LocalEngine(self._threads)) as engine:
-                done = engine.map(lambda part: self._one(part, planned[part], there[part], here[part]), parts)
+                done = engine.map(lambda part: self._compare(part, planned[part], there[part], here[part]), parts)
                 compared = {one.part: one for one in done}
             return _report(self._level, [compared[part] for part in parts], unlike)
         finally:
@@ -124,7 +125,7 @@ class Verifier:
                 self._open += sides
         return sides
 
-    def _one(self, part: TopicPartition, planned: PlannedPartition, there: Positions, here: Positions) -> Compared:
+    def _compare(self, part: TopicPartition, planned: PlannedPartition, there: Positions, here: Positions) -> Compared:
         done = Compared(part, max(there.start, here.start), min(there.high_watermark, here.high_watermark))
         done.lag = max(0, there.high_watermark - here.high_watermark)
         done.difference = self._ranges(part, planned, there, here)
@@ -143,26 +144,27 @@ class Verifier:
     def _ranges(
         self, part: TopicPartition, planned: PlannedPartition, there: Positions, here: Positions
     ) -> Difference | None:
-        def found(offset: int, reason: str) -> Difference:
+        def differ(offset: int, reason: str) -> Difference:
             return Difference(part.topic, part.partition, 0, offset, reason, asdict(there), asdict(here))
 
         if here.start > there.start:
-            return found(there.start, "the target begins later than the source")
+            return differ(there.start, "the target begins later than the source")
         if here.high_watermark > there.high_watermark:
-            return found(there.high_watermark, "the target has more than the source")
+            return differ(there.high_watermark, "the target has more than the source")
         if here.high_watermark < planned.end:
-            return found(here.high_watermark, f"the target ends before {planned.end}, which the plan has")
+            return differ(here.high_watermark, f"the target ends before {planned.end}, which the plan has")
         return None
 
     # --- level 1 ----------------------------------------------------------------------------------------------------
 
     def _batches(self, wanted: OffsetRange, done: Compared) -> Difference | None:
         source, target = self._sides()
-        part = wanted.of
+        part = wanted.part
         compacted = self._plan.topic(part.topic).is_compacted
         theirs = ((batch.base_offset, 0, batch) for batch in _at("the source", source.read_raw(wanted)))
         ours = (
-            (batch.base_offset, 1, batch) for batch in _at("the target", self._counted(target.read_raw(wanted), done))
+            (batch.base_offset, 1, batch)
+            for batch in _at("the target", self._count_batches(target.read_raw(wanted), done))
         )
         for _, found in groupby(merge(theirs, ours, key=itemgetter(0, 1)), key=itemgetter(0)):
             sides = {side: batch for _, side, batch in found}
@@ -171,19 +173,24 @@ class Verifier:
                 reason = _why_different(there, here)
                 if reason is not None and not (compacted and here is not None and reason == _OTHER):
                     return self._in_detail(wanted, there, here, reason)
-            elif here is not None and not compacted and _has_records(here) and here.end_offset > wanted.start:
+            elif (
+                here is not None
+                and not compacted
+                and here.end_offset > wanted.start
+                and parse_header(here.payload).record_count > 0
+            ):
                 return _differs(part, 1, here.base_offset, _EXTRA)
         return self._subset(wanted, done) if compacted else None
 
     def _sound(self, wanted: OffsetRange, done: Compared) -> None:
         """Check the target's batches for damage."""
-        for batch in _at("the target", self._counted(self._sides()[1].read_raw(wanted), done)):
+        for batch in _at("the target", self._count_batches(self._sides()[1].read_raw(wanted), done)):
             reason = damage(batch)
             if reason is not None:
                 reason = f"the batch at the target is damaged: {reason}"
                 done.damaged.append(Difference(wanted.topic, wanted.partition, 1, batch.base_offset, reason))
 
-    def _counted(self, batches: Iterator[StoredBatch], done: Compared) -> Iterator[StoredBatch]:
+    def _count_batches(self, batches: Iterator[StoredBatch], done: Compared) -> Iterator[StoredBatch]:
         for batch in batches:
             done.batches += 1
             done.bytes += len(batch.payload)
@@ -193,7 +200,7 @@ class Verifier:
 
     def _in_detail(self, within: OffsetRange, theirs: StoredBatch, mine: StoredBatch | None, reason: str) -> Difference:
         """Return the first record that differs between two batches, if records differ at all."""
-        part = within.of
+        part = within.part
         start = max(theirs.base_offset, within.start)
         end = min(theirs.end_offset, within.end)
         bad = None
@@ -207,7 +214,7 @@ class Verifier:
 
     def _records(self, wanted: OffsetRange, done: Compared) -> Difference | None:
         source, target = self._sides()
-        part, cut = wanted.of, may_cut(self._route.source)
+        part, cut = wanted.part, may_cut(self._route.source)
         fields = (*ALL_FIELDS, *WRITERS) if source.form == FormatId.YDB else ALL_FIELDS
         columns = Columns(("offset", *fields))
         left = digest(_at("the source", source.read(wanted, columns)), fields)
@@ -224,7 +231,7 @@ class Verifier:
     def _subset(self, wanted: OffsetRange, done: Compared) -> Difference | None:
         """Compare a compacted partition: the target must have the source's remaining records, and may have more."""
         source, target = self._sides()
-        part = wanted.of
+        part = wanted.part
         stable = min(source.positions([part])[part].stable, target.positions([part])[part].stable, wanted.end)
         for start in range(wanted.start, stable, _WINDOW):
             window = part.range(start, min(start + _WINDOW, stable))
@@ -304,10 +311,6 @@ def _why_different(theirs: StoredBatch, mine: StoredBatch | None) -> str | None:
     return None if mine.end_offset == theirs.end_offset and same(view, own) else _OTHER
 
 
-def _has_records(batch: StoredBatch) -> bool:
-    return int.from_bytes(batch.payload[57:61], "big", signed=True) > 0
-
-
 def _records_in(
     side: Endpoint, columns: Columns, whole: OffsetRange, start: int, end: int, *, cut: bool = True
 ) -> list[pa.RecordBatch]:
@@ -328,7 +331,7 @@ def _table(side: Endpoint, wanted: OffsetRange) -> pa.RecordBatch:
 
 def _unlike(plan: Plan, source: Endpoint, target: Endpoint) -> list[Unlike]:
     names = [topic.name for topic in plan.topics]
-    there, here = some_topics(source, names), some_topics(target, names)
+    there, here = source.some_topics(names), target.some_topics(names)
     terms = terms_of(plan.source)
     return [
         one

@@ -75,7 +75,7 @@ def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> 
             not given["keep_closed"],
             given["throttle"],
             given["parallel"],
-            meter.told,
+            meter.set_progress,
         )
         if given["dry_run"]:
             tell(replay.plan(), given["report"])

@@ -188,9 +188,9 @@ class Replay:
 
     def ranges(self) -> dict[TopicPartition, OffsetRange]:
         """Return the ranges to be replayed, by partition of the source. Raises OptionError."""
-        return self._looked()[0]
+        return self._find_ranges()[0]
 
-    def _looked(self) -> tuple[dict[TopicPartition, OffsetRange], dict[str, str]]:
+    def _find_ranges(self) -> tuple[dict[TopicPartition, OffsetRange], dict[str, str]]:
         """Return the ranges, and the identities of the source's topics."""
         if not may_cut(self.source):
             raise OptionError(f"{self.source} is moved by `anabranch migrate`: a replay could not go on in its middle")
@@ -223,7 +223,7 @@ class Replay:
     def run(self) -> dict[str, Any]:
         """Replay, hand the topics over, and return a report."""
         began = time.monotonic()
-        ranges, identities = self._looked()
+        ranges, identities = self._find_ranges()
         goals = {self._goal(part) for part in ranges}
         if len(goals) != len(ranges):
             raise OptionError("two topics would become one: their partitions cannot be told apart")

@@ -57,7 +57,7 @@ def command(
             from spark_pipeline.core.throttle import Throttle
             from spark_pipeline.jobs.upgrade.upgrade import Upgrade
 
-            upgrade = Upgrade(settings, Throttle(throttle), _Line().told)
+            upgrade = Upgrade(settings, Throttle(throttle), _Line().show)
             with asyncio.Runner(loop_factory=CycleLoop) as runner:
                 found = runner.run(upgrade.run())
     except SettingsError as error:
@@ -72,7 +72,7 @@ class _Line:
         self._step = ""
         self._next = 0.0
 
-    def told(self, step: str, done: int, total: int) -> None:
+    def show(self, step: str, done: int, total: int) -> None:
         now = time.monotonic()
         if step == self._step and now < self._next:
             return

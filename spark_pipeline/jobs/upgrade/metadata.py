@@ -46,7 +46,7 @@ class Names(Struct, frozen=True):
     state: str
 
     @classmethod
-    def of(cls, cluster_id: str) -> Names:
+    def for_cluster(cls, cluster_id: str) -> Names:
         """Return the names for a cluster; they differ by cluster, so that two upgrades at a time do not collide."""
         whose = blake2b(cluster_id.encode(), digest_size=8).hexdigest()
         return cls(f"{databases.SCHEMA}_upgrade_{whose}", f"{pd_state.SCHEMA}_upgrade_{whose}")
@@ -63,8 +63,8 @@ def opened(settings: Settings, directory: DataDirectory, state: Path) -> Iterato
         pd = _open(stack, pd_state.in_sqlite(state))
         copying.run(node, lambda connection: _bring_up(connection, settings))
         cluster_id = copying.run(node, identify)
-        identity = _one(node, "SELECT identity FROM placement_driver")
-        placement_driver = _one(pd, "SELECT value FROM identity")
+        identity = _query_text(node, "SELECT identity FROM placement_driver")
+        placement_driver = _query_text(pd, "SELECT value FROM identity")
         if not placement_driver:
             raise StoreError(f"{state} has lost its identity: restore a backup")
         if identity not in ("", placement_driver):
@@ -93,7 +93,7 @@ def _bring_up(connection: Connection, settings: Settings) -> None:
             )
 
 
-def _one(engine: Engine, query: str) -> str:
+def _query_text(engine: Engine, query: str) -> str:
     row = copying.run(engine, lambda connection: connection.execute(query).fetchone())
     return "" if row is None else str(row[0])
 
@@ -113,7 +113,7 @@ def make(
     In it the first of the range ``servers`` has the ranges of all. Returns the digest of each table. Blocks. Raises
     StoreError, TablesDiffer and SqlFailed.
     """
-    url, names = settings.cluster.database, Names.of(metadata.cluster_id)
+    url, names = settings.cluster.database, Names.for_cluster(metadata.cluster_id)
     Schemas(url).drop(names.node, names.state)
     with ExitStack() as stack:
         node = _open(stack, databases.in_postgres(url, names.node))
@@ -140,7 +140,7 @@ def switch(settings: Settings, cluster_id: str) -> None:
 
     Raises StoreError if that has failed, or if its outcome is unknown.
     """
-    names = Names.of(cluster_id)
+    names = Names.for_cluster(cluster_id)
     Schemas(settings.cluster.database).rename({names.node: databases.SCHEMA, names.state: pd_state.SCHEMA})
 
 

@@ -186,7 +186,7 @@ class Upgrade:
                 try:
                     await copy.run()
                 except CopyFailed as error:
-                    raise self._named(metadata, error) from error
+                    raise self._name_failure(metadata, error) from error
             async with AsyncExitStack() as stack:
                 # With an empty cache, so that the objects in the bucket are compared.
                 target = await self._target(stack, sources, metadata, work)
@@ -229,7 +229,7 @@ class Upgrade:
             try:
                 here = await self._digests(held)
             except CopyFailed as error:
-                raise self._named(metadata, error) from error
+                raise self._name_failure(metadata, error) from error
             try:
                 there = await self._digests(Held(target, target.ranges[key]), told=False)
             except CopyFailed as error:
@@ -256,7 +256,7 @@ class Upgrade:
         return {block: (count, hashes[block].digest()) for block, count in counts.items()}
 
     @staticmethod
-    def _named(metadata: Metadata, error: CopyFailed) -> UpgradeFailed:
+    def _name_failure(metadata: Metadata, error: CopyFailed) -> UpgradeFailed:
         if error.stream_id < 0:
             return UpgradeFailed(str(error))
         return UpgradeFailed(f"{upgrade_metadata.partition_of(metadata, error.stream_id)}: {error}")

@@ -35,7 +35,7 @@ class BatchName(NamedTuple):
     number: int
 
     @property
-    def of(self) -> Query:
+    def query_key(self) -> Query:
         return self.query, self.target
 
 
@@ -172,7 +172,7 @@ class Attempts:
             )
         return attempt
 
-    def named(self, owner: str, name: BatchName, key: Key) -> Attempt:
+    def find_in_batch(self, owner: str, name: BatchName, key: Key) -> Attempt:
         """Return an attempt of the batch ``name`` that takes batches. Raises AttemptGone."""
         attempt = self._by_key.get(key)
         if attempt is None or attempt.row.owner != owner or attempt.session.name != name:
@@ -183,7 +183,7 @@ class Attempts:
 
     def session(self, name: BatchName) -> Session | None:
         """Return the batch if it is being written."""
-        return self._sessions.get(name.of, {}).get(name.number)
+        return self._sessions.get(name.query_key, {}).get(name.number)
 
     def is_written(self, query: Query) -> bool:
         """Return whether any batch of the query is being written."""
@@ -193,7 +193,7 @@ class Attempts:
         """Return the undecided attempts of a query's batch and of its earlier batches."""
         return [
             attempt
-            for number, session in self._sessions.get(name.of, {}).items()
+            for number, session in self._sessions.get(name.query_key, {}).items()
             if number <= name.number
             for attempt in session.attempts.values()
             if attempt.state is AttemptState.OPEN
@@ -203,7 +203,7 @@ class Attempts:
 
     def begun_session(self, name: BatchName, timeout: float, life: float) -> Session:
         """Return the session of a batch, a new one if needed; ``timeout`` and ``life`` are in seconds."""
-        batches = self._sessions.setdefault(name.of, {})
+        batches = self._sessions.setdefault(name.query_key, {})
         session = batches.get(name.number)
         if session is None:
             session = batches[name.number] = Session(name, timeout, time.monotonic() + life)
@@ -225,11 +225,11 @@ class Attempts:
         self.places.forget(attempt)
         session = attempt.session
         session.attempts.pop(attempt.key, None)
-        batches = self._sessions.get(session.name.of, {})
+        batches = self._sessions.get(session.name.query_key, {})
         if not session.attempts and batches.get(session.name.number) is session:
             del batches[session.name.number]
             if not batches:
-                del self._sessions[session.name.of]
+                del self._sessions[session.name.query_key]
 
 
 _BLOCK = 64

@@ -12,9 +12,6 @@ from msgspec import Struct
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
-from bridges.console.access import principal_of
-from bridges.console.bodies import object_of
-from bridges.console.errors import RequestError
 from bridges.errors import BatchInvalid, BatchTooLarge, LogError
 from bridges.formats.base import FormatId
 from bridges.formats.compression import Compression
@@ -27,6 +24,9 @@ from bridges.formats.kafka import (
     check_count,
 )
 from bridges.formats.producer import InTransaction, ProducerStamp
+from bridges.http.access import principal_of
+from bridges.http.bodies import object_of
+from bridges.http.errors import RequestError
 from bridges.log.partition.partition_log import Batch
 from spark_pipeline.node.core import rows, text, whole
 from spark_pipeline.node.sinks.attempts import BatchName, Key
@@ -86,7 +86,7 @@ class WriteHandlers:
         body = await self._core.json(request, {*_NAMED, "task", "nonce", "timeout_ms", "topics", "skip_lower"})
         names = [text(name, "a topic's name") for name in rows(body.get("topics", []), "topics", _TOPICS)]
         batch = self._batch(request, body)
-        begun = await self.writes.begin(
+        attempt = await self.writes.begin(
             _owner(request),
             batch,
             whole(body.get("task"), "task"),
@@ -94,14 +94,14 @@ class WriteHandlers:
             whole(body.get("timeout_ms"), "timeout_ms", 1),
             skip_lower=body.get("skip_lower") is True,
         )
-        if begun.attempt is None:
+        if attempt is None:
             return await self._core.answer(request, {"committed": True})
-        producer, epoch = begun.attempt.key
-        topics = {name: told for name in names if (told := self._told(request, name)) is not None}
+        producer, epoch = attempt.key
+        topics = {name: told for name in names if (told := self._describe_topic(request, name)) is not None}
         content = {"committed": False, "producer": producer, "epoch": epoch, "topics": topics}
         return await self._core.answer(request, content)
 
-    def _told(self, request: web.Request, name: str) -> tuple[list[int], int] | None:
+    def _describe_topic(self, request: web.Request, name: str) -> tuple[list[int], int] | None:
         core = self._core
         topic = core.node.catalog.topics.get(name)
         if (
@@ -125,23 +125,23 @@ class WriteHandlers:
         if (query := request.query.get("query")) is not None:
             self._lead(request, query)
         attempt = self.writes.find(_owner(request), _key([head.get("producer"), head.get("epoch")]))
-        batches = await self._checked(request, attempt, head["batches"], payloads)
+        batches = await self._check_batches(request, attempt, head["batches"], payloads)
         # The batches' memory counts until the logs release it, even if the client disconnects.
         memory = core.memory(request)
         memory.hold()
-        task = self._appending.spawn(self._appended(attempt, batches))
+        task = self._appending.spawn(self._append(attempt, batches))
         task.add_done_callback(lambda _: memory.release())
         appended = await asyncio.shield(task)
         return await core.answer(request, {"offsets": [(at.base, at.end) for at in appended]})
 
-    async def _appended(self, attempt: Attempt, batches: list[tuple[PartitionLog, Batch]]) -> list[Appended]:
+    async def _append(self, attempt: Attempt, batches: list[tuple[PartitionLog, Batch]]) -> list[Appended]:
         appended = await self.writes.append(attempt, batches)
         for (to, batch), at in zip(batches, appended, strict=True):
             if not at.duplicate:
                 self._core.node.metrics.topic(to.topic).appended(1, batch.count, len(batch.payload))
         return appended
 
-    async def _checked(
+    async def _check_batches(
         self, request: web.Request, attempt: Attempt, told: list[Any], payloads: list[memoryview]
     ) -> list[tuple[PartitionLog, Batch]]:
         core = self._core

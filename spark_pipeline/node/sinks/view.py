@@ -56,7 +56,7 @@ class LiveAttempts:
     async def others(self) -> list[TransactionView]:
         writes = self._writes()
         return await collected(
-            await self._node.db.run(_stored),
+            await self._node.db.run(_read_stored),
             lambda one: writes is None or writes.attempts.of_key((one.producer_id, one.epoch)) is None,
         )
 
@@ -123,12 +123,14 @@ class LiveAttempts:
         return found if found is not None and _name(found.row) == name else None
 
 
-def _stored(connection: Connection) -> list[TransactionView]:
+def _read_stored(connection: Connection) -> list[TransactionView]:
     rows, places = read_attempts(connection, lambda query: True)
     of: dict[tuple[int, int], dict[str, set[int]]] = {}
     for producer_id, epoch, topic, partition in places:
         of.setdefault((producer_id, epoch), {}).setdefault(topic, set()).add(partition)
-    return [_told(row, _name_of(AttemptState(row.state)), of.get((row.producer_id, row.epoch), {})) for row in rows]
+    return [
+        _make_view(row, _name_of(AttemptState(row.state)), of.get((row.producer_id, row.epoch), {})) for row in rows
+    ]
 
 
 def _name(row: AttemptRow) -> str:
@@ -148,10 +150,10 @@ def _state(attempt: Attempt) -> str:
 
 
 def _view(attempt: Attempt) -> TransactionView:
-    return _told(attempt.row, _state(attempt), attempt.places)
+    return _make_view(attempt.row, _state(attempt), attempt.places)
 
 
-def _told(row: AttemptRow, state: str, places: Mapping[str, Collection[int]]) -> TransactionView:
+def _make_view(row: AttemptRow, state: str, places: Mapping[str, Collection[int]]) -> TransactionView:
     return TransactionView(
         _name(row),
         state,

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import structlog
-from msgspec import Struct
 
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
@@ -92,12 +91,6 @@ class _Place:
 
     def append(self, batch: Batch, done: AppendDone) -> None:
         self._partitions.append(self._log.topic, self._log.partition, batch, done)
-
-
-class Begun(Struct, frozen=True):
-    """The result of beginning an attempt: the attempt, or None if the batch is committed already."""
-
-    attempt: Attempt | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,19 +203,21 @@ class Writes:
 
     async def begin(
         self, owner: str, name: BatchName, task: int, nonce: str, timeout_ms: int, *, skip_lower: bool = False
-    ) -> Begun:
+    ) -> Attempt | None:
         """Begin an attempt of a task; a repeated request with the same ``nonce`` gets the same attempt.
+
+        Returns None if the batch is committed already.
 
         ``skip_lower``: leave out batches lower than the last one. Otherwise raises BatchGoesBack for them. Raises
         WriteRefused, TooManyAttempts, LogError.
         """
         self._require(name.query)
         if self._is_left_out(owner, name, skip_lower):
-            return Begun(None)
+            return None
         known = self.attempts.of_nonce(owner, nonce)
         if known is not None:
             known.session.touch()
-            return Begun(known)
+            return known
         longest = self._settings.transaction_max_ms
         if not 1 <= timeout_ms <= longest:
             raise WriteRefused(f"a transaction's timeout is of 1 to {longest} ms, not of {timeout_ms}")
@@ -232,14 +227,14 @@ class Writes:
         self._require(name.query)
         if self._is_left_out(owner, name, skip_lower):
             self._producers.give_unused(producer_id, epoch)
-            return Begun(None)
+            return None
         state = int(AttemptState.OPEN)
         row = AttemptRow(
             producer_id, epoch, owner, name.query, name.number, task, state, timeout_ms, _now_ms(), name.target
         )
         made = Attempt(row, self._session(row), nonce)
         self.attempts.add(made)
-        return Begun(made)
+        return made
 
     def _last(self, of: Query) -> SinkRow | None:
         """Return the last batch that a query has committed to a target."""
@@ -248,12 +243,12 @@ class Writes:
 
     def is_committed(self, name: BatchName) -> bool:
         """Return whether the batch, or a later one of its query, was committed."""
-        last = self._last(name.of)
+        last = self._last(name.query_key)
         return last is not None and name.number <= last.batch
 
     def _check_repetition(self, name: BatchName, content: str) -> None:
         """Raise BatchDiffers if ``name`` is the last committed batch and was committed with other rows."""
-        last = self._last(name.of)
+        last = self._last(name.query_key)
         known = "" if last is None else last.content
         if not content or not known.startswith(f"{name.number} ") or content == known:
             return
@@ -268,7 +263,7 @@ class Writes:
         """Return whether a batch is left out because it was committed before; log that once per batch. Raises
         BatchGoesBack.
         """
-        last = self._last(name.of)
+        last = self._last(name.query_key)
         if last is None or name.number > last.batch:
             return False
         if name.number < last.batch and not skip_lower:
@@ -278,8 +273,8 @@ class Writes:
                 "a new checkpoint (or queryId) to write its rows, or with the option lowerBatches=skip to leave out "
                 f"all batches up to {last.batch}"
             )
-        if self._left_out.get(name.of) != name.number:
-            self._left_out[name.of] = name.number
+        if self._left_out.get(name.query_key) != name.number:
+            self._left_out[name.query_key] = name.number
             log.warning(
                 "a sink's batch is not written again: it was committed before",
                 query=name.query,
@@ -374,7 +369,7 @@ class Writes:
         self, owner: str, name: BatchName, keys: Sequence[Key], once: bool, content: str
     ) -> tuple[bool, list[Attempt]]:
         content = f"{name.number} {content}" if content else ""
-        async with self._deciding.setdefault(name.of, asyncio.Lock()):
+        async with self._deciding.setdefault(name.query_key, asyncio.Lock()):
             self._require(name.query)
             if self.is_committed(name):
                 self._check_repetition(name, content)
@@ -382,9 +377,9 @@ class Writes:
                 of_batch = [] if session is None else list(session.attempts.values())
                 await self._abort_others(name)
                 return True, [one for one in of_batch if one.state is AttemptState.COMMITTING]
-            if name.of not in self._sinks and len(self._sinks) >= self._settings.queries:
+            if name.query_key not in self._sinks and len(self._sinks) >= self._settings.queries:
                 raise TooManyAttempts(f"there are {len(self._sinks)} queries whose last batches are remembered")
-            wanted = [self.attempts.named(owner, name, key) for key in dict.fromkeys(keys)]
+            wanted = [self.attempts.find_in_batch(owner, name, key) for key in dict.fromkeys(keys)]
             await self._commit_attempts(SinkRow(*name, int(once), _now_ms(), content), wanted)
             # Attempts that began during the decision are too late.
             await self._abort_others(name)
@@ -392,7 +387,7 @@ class Writes:
 
     async def _abort_others(self, name: BatchName) -> None:
         """Abort the open attempts of a committed batch, and of earlier batches: they are not part of the commit."""
-        await self._decided(None, [], self.attempts.undecided(name))
+        await self._store_decision(None, [], self.attempts.undecided(name))
 
     async def _commit_attempts(self, sink: SinkRow, wanted: Sequence[Attempt]) -> None:
         """Commit the attempts ``wanted`` and abort all others of the batch and of earlier batches."""
@@ -404,7 +399,7 @@ class Writes:
             named = set(wanted)
             of_batch = BatchName(sink.query, sink.target, sink.batch)
             others = [one for one in self.attempts.undecided(of_batch) if one not in named]
-            await self._decided(sink, wanted, others)
+            await self._store_decision(sink, wanted, others)
         except BaseException:
             for attempt in wanted:
                 attempt.closing = attempt.state is not AttemptState.OPEN
@@ -419,7 +414,9 @@ class Writes:
         for topic, partition in await self.queries.find_missing(attempt):
             raise AttemptGone(f"what the attempt wrote to {topic}-{partition} is not there any more")
 
-    async def _decided(self, sink: SinkRow | None, committed: Sequence[Attempt], aborted: Sequence[Attempt]) -> None:
+    async def _store_decision(
+        self, sink: SinkRow | None, committed: Sequence[Attempt], aborted: Sequence[Attempt]
+    ) -> None:
         """Store the decision about attempts durably, and begin to carry it out."""
         for attempt in aborted:
             attempt.closing = True
@@ -450,12 +447,12 @@ class Writes:
         return await self._tasks.finish(self._abort(owner, name, keys))
 
     async def _abort(self, owner: str, name: BatchName, keys: Sequence[Key] | None) -> bool:
-        async with self._deciding.setdefault(name.of, asyncio.Lock()):
+        async with self._deciding.setdefault(name.query_key, asyncio.Lock()):
             self._require(name.query)
             session = self.attempts.session(name)
             attempts = [] if session is None else [one for one in session.attempts.values() if one.row.owner == owner]
             named = None if keys is None else set(keys)
-            await self._decided(
+            await self._store_decision(
                 None,
                 [],
                 [one for one in attempts if one.state is AttemptState.OPEN and (named is None or one.key in named)],

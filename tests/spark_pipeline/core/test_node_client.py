@@ -32,7 +32,7 @@ def answering(*answers: bytes) -> Iterator[NodeClient]:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    client = NodeClient(NodeOptions.of(f"anabranch://127.0.0.1:{listener.getsockname()[1]}"))
+    client = NodeClient(NodeOptions.parse(f"anabranch://127.0.0.1:{listener.getsockname()[1]}"))
     try:
         yield client
     finally:

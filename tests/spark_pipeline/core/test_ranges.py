@@ -30,14 +30,14 @@ def test_pieces_are_the_whole_and_as_large_as_they_may_be(
     for piece in pieces:
         assert piece.count > 0
         assert most is None or piece.count <= most
-        if again and again[-1].of == piece.of and again[-1].end == piece.start:
+        if again and again[-1].part == piece.part and again[-1].end == piece.start:
             again[-1] = OffsetRange(piece.topic, piece.partition, again[-1].start, piece.end)
         else:
             again.append(piece)
     whole = [one for one in ranges if one.count]
     joined: list[OffsetRange] = []
     for one in whole:  # ranges of a partition that happen to touch are one in `again`
-        if joined and joined[-1].of == one.of and joined[-1].end == one.start:
+        if joined and joined[-1].part == one.part and joined[-1].end == one.start:
             joined[-1] = OffsetRange(one.topic, one.partition, joined[-1].start, one.end)
         else:
             joined.append(one)

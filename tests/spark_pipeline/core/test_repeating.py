@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from spark_pipeline.core.repeating import Repeating
-from spark_pipeline.jobs.progress import told
+from spark_pipeline.jobs.progress import show_progress
 
 
 def test_work_is_repeated_until_it_is_left() -> None:
@@ -27,11 +27,11 @@ def test_work_is_repeated_until_it_is_left() -> None:
 
 def test_the_last_line_is_always_told(capsys: pytest.CaptureFixture[str]) -> None:
     lines = iter(["so far", "all of it"])
-    with told(lambda: next(lines), 3600, quiet=False):
+    with show_progress(lambda: next(lines), 3600, quiet=False):
         pass
-    with pytest.raises(ZeroDivisionError), told(lambda: next(lines), 3600, quiet=False):
+    with pytest.raises(ZeroDivisionError), show_progress(lambda: next(lines), 3600, quiet=False):
         1 / 0  # noqa: B018
     assert capsys.readouterr().err == "so far\nall of it\n"
-    with told(lambda: next(lines), 3600, quiet=True):
+    with show_progress(lambda: next(lines), 3600, quiet=True):
         pass
     assert capsys.readouterr().err == ""

@@ -10,7 +10,7 @@ from spark_pipeline.core.rows import BASIC, METADATA, TYPES, Columns, constant, 
 
 def test_columns_come_as_asked_for() -> None:
     assert Columns().names == BASIC
-    assert Columns.of(headers=True, metadata=True).names == (*BASIC, "headers", *METADATA)
+    assert Columns.select(headers=True, metadata=True).names == (*BASIC, "headers", *METADATA)
     schema = Columns(("offset", "value")).schema
     assert schema == pa.schema([("offset", pa.int64()), ("value", pa.binary())])
     assert all(field.nullable for field in Columns(tuple(TYPES)).schema)

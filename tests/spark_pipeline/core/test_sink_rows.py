@@ -188,7 +188,7 @@ def test_schemas_that_cannot_be_written(columns: dict[str, pa.DataType], topic: 
 
 
 def test_options() -> None:
-    assert SinkOptions.of({"Topic": "t", "COMPRESSION": "Zstd"}) == SinkOptions("t", Codec.zstd)
-    assert SinkOptions.of({}) == SinkOptions()
+    assert SinkOptions.parse({"Topic": "t", "COMPRESSION": "Zstd"}) == SinkOptions("t", Codec.zstd)
+    assert SinkOptions.parse({}) == SinkOptions()
     with pytest.raises(OptionError, match="none, gzip, snappy, lz4, zstd"):
-        SinkOptions.of({"compression": "brotli"})
+        SinkOptions.parse({"compression": "brotli"})

@@ -14,8 +14,9 @@ from confluent_kafka import Producer
 from pravega_client import StreamManager
 
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, UnknownTopic, UnreadableBatch
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import OffsetRange, TopicPartition, endpoint
+from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.endpoints.pravega.client import PravegaOptions
 from spark_pipeline.endpoints.pravega.endpoint import PravegaEndpoint
 from spark_pipeline.jobs.archive.command import command as archive
@@ -26,7 +27,7 @@ from spark_pipeline.spark.source_options import SourceOptions
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, stream
 
-ALL = Columns.of(headers=True, metadata=True)
+ALL = Columns.select(headers=True, metadata=True)
 BIG = 5 * 1024 * 1024
 
 
@@ -60,7 +61,7 @@ def url(node: NodeProcess, scope: str) -> str:
 
 def rows(options: dict[str, str], topic: str) -> list[dict[str, Any]]:
     given = {"subscribe": topic, "worker.freeze": "false", **options}
-    reader = BatchReader(SourceOptions.of(given, streaming=False), ALL)
+    reader = BatchReader(SourceOptions.parse(given, streaming=False), ALL)
     found = [row for piece in reader.partitions() for batch in reader.read(piece) for row in batch.to_pylist()]
     return sorted(found, key=lambda row: (row["partition"], row["offset"]))
 
@@ -151,7 +152,7 @@ def test_a_stream_of_micro_batches(pipeline_node: NodeProcess, scope: str) -> No
         "worker.freeze": "false",
     }
     options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "5"}
-    reader = StreamReader(SourceOptions.of(options, streaming=True), Columns(("offset", "value")))
+    reader = StreamReader(SourceOptions.parse(options, streaming=True), Columns(("offset", "value")))
     start = reader.initialOffset()
     producer = Producer({"bootstrap.servers": pipeline_node.kafka})
     for value in (b"one", b"", b"three"):
@@ -172,12 +173,12 @@ def test_audits(pipeline_node: NodeProcess, scope: str) -> None:
 
 
 def test_addresses_and_nobody_there() -> None:
-    made = PravegaOptions.of("pravega+tls://store.example/prod", {"user": "me", "password": "secret"})
+    made = PravegaOptions.parse("pravega+tls://store.example/prod", {"user": "me", "password": "secret"})
     assert (made.address, made.scope, made.tls) == ("store.example:9090", "prod", True)
     assert "secret" not in repr(made)
     for wrong in ("pravega://host", "pravega://host/a/b", "pravega:///scope", "pravega://host:x/scope"):
         with pytest.raises(OptionError):
-            PravegaOptions.of(wrong, {})
+            PravegaOptions.parse(wrong, {})
     with pytest.raises(EndpointUnavailable):
         endpoint("pravega://127.0.0.1:1/scope", {"timeoutMs": "500"}).topics()
 

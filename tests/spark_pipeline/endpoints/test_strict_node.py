@@ -11,8 +11,9 @@ import pytest
 import ydb
 
 from spark_pipeline.core.errors import EndpointUnavailable, PipelineError
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import OffsetRange, TopicPartition, endpoint
+from spark_pipeline.endpoints.base import endpoint
 from tests.certificates import Authority
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess

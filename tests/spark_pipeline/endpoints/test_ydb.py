@@ -20,8 +20,9 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from spark_pipeline.core.digest import digest
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, UnknownTopic
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import OffsetRange, Positions, TopicPartition, endpoint
+from spark_pipeline.endpoints.base import Positions, endpoint
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.ydb.client import YdbOptions
 from spark_pipeline.endpoints.ydb.endpoint import YdbEndpoint
@@ -30,7 +31,7 @@ from spark_pipeline.spark.source import BatchReader
 from spark_pipeline.spark.source_options import SourceOptions
 from tests.node_process import NodeProcess
 
-ALL = Columns.of(headers=True, metadata=True)
+ALL = Columns.select(headers=True, metadata=True)
 FIRST_MS = 1_700_000_000_000
 CODECS = (ydb.TopicCodec.RAW, ydb.TopicCodec.GZIP)
 
@@ -93,7 +94,7 @@ def source(pipeline_node: NodeProcess) -> Iterator[YdbEndpoint]:
 
 def rows(options: dict[str, str], topic: str) -> list[dict[str, Any]]:
     given = {"subscribe": topic, "worker.freeze": "false", **options}
-    reader = BatchReader(SourceOptions.of(given, streaming=False), ALL)
+    reader = BatchReader(SourceOptions.parse(given, streaming=False), ALL)
     found = [row for piece in reader.partitions() for batch in reader.read(piece) for row in batch.to_pylist()]
     return sorted(found, key=lambda row: (row["partition"], row["offset"]))
 
@@ -184,14 +185,14 @@ def test_offsets_that_are_gone(source: YdbEndpoint, pipeline_node: NodeProcess, 
 
 
 def test_addresses_and_options() -> None:
-    made = YdbOptions.of("ydb+tls://db.example/ru/home", {"user": "me", "password": "secret", "timeoutMs": "500"})
+    made = YdbOptions.parse("ydb+tls://db.example/ru/home", {"user": "me", "password": "secret", "timeoutMs": "500"})
     assert (made.address, made.database, made.tls, made.timeout) == ("db.example:2136", "/ru/home", True, 0.5)
     assert "secret" not in repr(made)
     for url in ("ydb://host", "ydb:///local", "ydb://me@host/local", "ydb://host/local?a=b", "ydb://host:x/local"):
         with pytest.raises(OptionError):
-            YdbOptions.of(url, {})
+            YdbOptions.parse(url, {})
     with pytest.raises(OptionError, match="no number of milliseconds"):
-        YdbOptions.of("ydb://host/local", {"timeoutMs": "soon"})
+        YdbOptions.parse("ydb://host/local", {"timeoutMs": "soon"})
     with pytest.raises(OptionError, match="cannot be read"):
         endpoint("ydb+tls://127.0.0.1:1/local", {"tls.ca": "/no/such/file"}).topics()
 

@@ -11,13 +11,14 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from spark_pipeline.core.errors import UnknownTopic
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import OffsetRange, TopicPartition, endpoint
+from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.jobs.migrate.command import command
 from tests.node_process import NodeProcess
 
-ALL = Columns.of(headers=True, metadata=True)
+ALL = Columns.select(headers=True, metadata=True)
 PATIENCE = 90
 
 

@@ -31,7 +31,7 @@ from spark_pipeline.lake.table import Overtaken
 from tests.spark_pipeline.lake.records import records, written
 
 PARTS = (TopicPartition("flights", 0), TopicPartition("flights", 7), TopicPartition("other", 0))
-COLUMNS = Columns.of(headers=True)
+COLUMNS = Columns.select(headers=True)
 
 
 class Source:

@@ -40,10 +40,11 @@ from benchmarks.kafka_broker import KafkaBroker
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, UnknownTopic
+from spark_pipeline.core.ranges import OffsetRange
+from spark_pipeline.core.ranges import TopicPartition as Part
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.core.throttle import Throttle
-from spark_pipeline.endpoints.base import OffsetRange, Positions
-from spark_pipeline.endpoints.base import TopicPartition as Part
+from spark_pipeline.endpoints.base import Positions
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.kafka.endpoint import KafkaEndpoint
 from spark_pipeline.jobs.migrate.command import command

@@ -28,7 +28,7 @@ from bridges.formats.records import Record
 from bridges.formats.ydb import Head, encode_batch
 from spark_pipeline.core import frames
 from spark_pipeline.core.errors import EndpointUnavailable, PipelineError
-from spark_pipeline.endpoints.base import TopicPartition
+from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.jobs.migrate.plan import Plan
 from spark_pipeline.jobs.migrate.run import Round, Runner

@@ -52,11 +52,11 @@ def test_nothing_left_needs_no_time_and_something_left_at_no_speed_an_unknown_on
 
 def test_a_job_that_counts_one_number_is_told_the_same_way(clock: list[float]) -> None:
     meter = Meter("groups of files")
-    meter.told(3, 10)
+    meter.set_progress(3, 10)
     clock[0] = 1.0
     assert meter.line() == "3 of 10 groups of files, 3/s, 0:00:02 left"
-    meter.told(10, 10)
-    meter.told(2, 4)  # a second pass
+    meter.set_progress(10, 10)
+    meter.set_progress(2, 4)  # a second pass
     clock[0] = 2.0
     now = meter.progress()
     assert (now.done, now.total, now.rate) == (2, 4, 6)

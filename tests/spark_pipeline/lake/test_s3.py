@@ -26,7 +26,7 @@ from tests.spark_pipeline.lake.records import FLIGHTS, records, written
 from tests.spark_pipeline.lake.s3_server import BUCKET, S3Server
 
 pytestmark = pytest.mark.java
-COLUMNS = Columns.of(headers=True)
+COLUMNS = Columns.select(headers=True)
 END = 110
 
 

@@ -98,7 +98,7 @@ def node_of(path: Path, **flags: str) -> Node:
 
 
 def client_of(node: Node, **options: str) -> NodeClient:
-    return NodeClient(NodeOptions.of(f"anabranch://{node.addresses['pipeline']}", options))
+    return NodeClient(NodeOptions.parse(f"anabranch://{node.addresses['pipeline']}", options))
 
 
 async def open_lab(path: Path, **flags: str) -> Lab:

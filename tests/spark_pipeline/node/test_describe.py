@@ -288,7 +288,7 @@ async def test_users_tokens_and_tls(tmp_path: Path) -> None:
     ca = {"tls.ca": str(authority.cert)}
 
     def asked(**options: str) -> object:
-        return NodeClient(NodeOptions.of(url, {**ca, **options})).get("/v1/topics")["topics"]
+        return NodeClient(NodeOptions.parse(url, {**ca, **options})).get("/v1/topics")["topics"]
 
     login = {"user": "alice", "password": "wönder"}
     assert await asyncio.to_thread(asked, **login) == []
@@ -296,26 +296,26 @@ async def test_users_tokens_and_tls(tmp_path: Path) -> None:
         with pytest.raises(NodeError) as caught:
             await asyncio.to_thread(asked, **wrong)
         assert caught.value.status == 401
-    alice = NodeClient(NodeOptions.of(url, {**ca, **login}))
+    alice = NodeClient(NodeOptions.parse(url, {**ca, **login}))
     token = (await asyncio.to_thread(alice.post, "/v1/token", {"seconds": 60}))["token"]
     assert await asyncio.to_thread(asked, token=token) == []
-    bearer = NodeClient(NodeOptions.of(url, {**ca, "token": token}))
+    bearer = NodeClient(NodeOptions.parse(url, {**ca, "token": token}))
     with pytest.raises(NodeError, match="password"):
         await asyncio.to_thread(bearer.post, "/v1/token", {"seconds": 60})
     with pytest.raises(NodeError, match="not trusted"):
-        await asyncio.to_thread(NodeClient(NodeOptions.of(url, login)).get, "/v1/topics")
+        await asyncio.to_thread(NodeClient(NodeOptions.parse(url, login)).get, "/v1/topics")
     alice.close()
     bearer.close()
     await node.stop()
 
 
 def test_addresses_and_options() -> None:
-    assert NodeOptions.of("anabranch://h") == NodeOptions("h", 8090)
-    assert NodeOptions.of("h:1") == NodeOptions("h", 1)
-    assert NodeOptions.of("anabranch+tls://h:2").tls
-    assert NodeOptions.of("h", {"TLS.CA": "x"}).tls
-    assert NodeOptions.of("h", {"timeoutMs": "1500"}).timeout == 1.5
-    assert "secret" not in repr(NodeOptions.of("h", {"user": "u", "password": "secret"}))
+    assert NodeOptions.parse("anabranch://h") == NodeOptions("h", 8090)
+    assert NodeOptions.parse("h:1") == NodeOptions("h", 1)
+    assert NodeOptions.parse("anabranch+tls://h:2").tls
+    assert NodeOptions.parse("h", {"TLS.CA": "x"}).tls
+    assert NodeOptions.parse("h", {"timeoutMs": "1500"}).timeout == 1.5
+    assert "secret" not in repr(NodeOptions.parse("h", {"user": "u", "password": "secret"}))
     for url, options, complaint in (
         ("http://h", {}, "no address"),
         ("anabranch://", {}, "no address"),
@@ -326,7 +326,7 @@ def test_addresses_and_options() -> None:
         ("h", {"timeoutMs": "0"}, "number of milliseconds"),
     ):
         with pytest.raises(ValueError, match=complaint):
-            NodeOptions.of(url, options)
+            NodeOptions.parse(url, options)
 
 
 async def test_a_client_survives_the_nodes_restart_and_gives_up_in_time(tmp_path: Path) -> None:

@@ -107,16 +107,16 @@ async def test_a_job_that_is_not_heard_of_is_silent_and_goes_after_a_time(
 
     monkeypatch.setattr(node_jobs, "_now_ms", lambda: now_ms)
     monkeypatch.setattr(node_jobs, "MOST", 2)
-    await jobs.heard(view(1))
+    await jobs.take_report(view(1))
     now_ms += 50_000
-    await jobs.heard(view(2))
+    await jobs.take_report(view(2))
     assert [(one.job_id, one.state) for one in jobs.jobs()] == [("j2", "running"), ("j1", "running")]
     with pytest.raises(node_jobs.TooManyJobs):
-        await jobs.heard(view(3))
+        await jobs.take_report(view(3))
     now_ms += 20_000
     assert [(one.job_id, one.state) for one in jobs.jobs()] == [("j2", "running"), ("j1", "silent")]
-    await jobs.heard(view(2, "done"))
-    await jobs.heard(view(3))  # the silent one goes: it was heard of first
+    await jobs.take_report(view(2, "done"))
+    await jobs.take_report(view(3))  # the silent one goes: it was heard of first
     assert [(one.job_id, one.state) for one in jobs.jobs()] == [("j3", "running"), ("j2", "done")]
     begun = {one.job_id: one.begun_ms for one in jobs.jobs()}
     assert begun["j2"] == 1_050_000
@@ -150,7 +150,7 @@ async def test_reports_that_are_none(tmp_path: Path) -> None:
 
 def test_a_node_that_cannot_be_told_does_not_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_client, "_PATIENCE_S", 0.0)
-    nobody = NodeClient(NodeOptions.of(f"anabranch://127.0.0.1:{free_port()}"))
+    nobody = NodeClient(NodeOptions.parse(f"anabranch://127.0.0.1:{free_port()}"))
     with JobReporter(nobody, "archive", "n", progress) as reporter:
         assert reporter.failed == 1
     assert reporter.failed == 2

@@ -17,7 +17,7 @@ async def test_it_is_made_for_the_first_client_and_at_once_where_it_was_used(tmp
     assert (front.server, front.jobs) == (None, None)
     server = await front.open()
     assert await front.open() is server
-    await server.core.jobs.heard(JobView("1", "copy", "a", RUNNING, "me", 0, None, "rows", None, None, 5, 5, {}))
+    await server.core.jobs.take_report(JobView("1", "copy", "a", RUNNING, "me", 0, None, "rows", None, None, 5, 5, {}))
     await node.stop()
     node = node_of(tmp_path)
     await node.start()

@@ -531,7 +531,7 @@ async def test_others_attempts_are_nobodys_business(tmp_path: Path) -> None:
 async def test_a_node_that_is_started_again_knows_what_was_decided_and_what_is_open(tmp_path: Path) -> None:
     lab = await open_lab(tmp_path)
     await lab.node.catalog.create_topic("t", 2)
-    options = NodeOptions.of(f"anabranch://{lab.node.addresses['pipeline']}")
+    options = NodeOptions.parse(f"anabranch://{lab.node.addresses['pipeline']}")
     client = NodeClient(options)
     driver = SinkDriver(client)
     done = await lab.ask(write, client, FIRST, 0, [("t", 0, batch_of(b"first"))])

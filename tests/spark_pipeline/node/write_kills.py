@@ -73,7 +73,7 @@ async def lived(path: Path, kill_at: int | None) -> tuple[int, int]:
     """The scenario on a node that is killed at a step: (lives there were, steps of the last one). Asserts that each
     record is there once, in its order, and that nothing is open."""
     with Lives(path, kill_at, live) as lives:
-        client = NodeClient(NodeOptions.of(f"anabranch://{lives.address}", {"patienceMs": "120000"}))
+        client = NodeClient(NodeOptions.parse(f"anabranch://{lives.address}", {"patienceMs": "120000"}))
         await asyncio.to_thread(scenario, client)
         client.close()
         await asyncio.to_thread(lives.end)

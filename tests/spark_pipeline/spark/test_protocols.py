@@ -14,7 +14,7 @@ from spark_pipeline.spark.source import BatchReader, StreamReader
 from spark_pipeline.spark.source_options import SourceOptions
 from tests.node_process import NodeProcess
 
-COLUMNS = Columns.of(headers=True)
+COLUMNS = Columns.select(headers=True)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def topic(pipeline_node: NodeProcess) -> str:
 
 
 def rows(options: dict[str, str]) -> list[dict[str, Any]]:
-    reader = BatchReader(SourceOptions.of(options, streaming=False), COLUMNS)
+    reader = BatchReader(SourceOptions.parse(options, streaming=False), COLUMNS)
     found = [row for piece in reader.partitions() for batch in reader.read(piece) for row in batch.to_pylist()]
     return sorted(found, key=lambda row: (row["partition"], row["offset"]))
 
@@ -65,7 +65,7 @@ def test_a_stream_over_kafka_stands_where_one_over_sbp_does(pipeline_node: NodeP
     starts = []
     for options in (sbp(pipeline_node, topic), kafka(pipeline_node, topic)):
         options["startingTimestamp"] = "1700000000050"
-        reader = StreamReader(SourceOptions.of(options, streaming=True), COLUMNS)
+        reader = StreamReader(SourceOptions.parse(options, streaming=True), COLUMNS)
         start = reader.initialOffset()
         starts.append((start, reader.latestOffset(start, reader.getDefaultReadLimit())))
         reader.stop()

@@ -52,7 +52,7 @@ class Driver:
         self.columns = columns or Columns(("partition", "offset", "value"))
 
     def stream(self) -> StreamReader:
-        return StreamReader(SourceOptions.of(self.options, streaming=True), self.columns)
+        return StreamReader(SourceOptions.parse(self.options, streaming=True), self.columns)
 
     async def ask(self, what: Callable[..., T], *arguments: Any) -> T:
         return await self.lab.ask(what, *arguments)
@@ -68,7 +68,7 @@ class Driver:
 
     async def batch(self) -> list[tuple[int, int]]:
         def read() -> list[tuple[int, int]]:
-            reader = BatchReader(SourceOptions.of(self.options, streaming=False), self.columns)
+            reader = BatchReader(SourceOptions.parse(self.options, streaming=False), self.columns)
             pieces = reader.partitions()
             assert isinstance(pieces, list)
             return self.rows(reader, pieces)
@@ -133,7 +133,7 @@ async def test_partitions_that_are_forgotten_are_not_read_from_anywhere(lab: Lab
 async def test_nothing_to_read(lab: Lab) -> None:
     driver = Driver(lab)
     assert await driver.batch() == []
-    reader = BatchReader(SourceOptions.of(driver.options, streaming=False), driver.columns)
+    reader = BatchReader(SourceOptions.parse(driver.options, streaming=False), driver.columns)
     assert list(reader.read(None)) == [], "what Spark reads when there are no partitions"
     assert list(reader.read(InputPartition(None))) == []
     with pytest.raises(UnknownTopic, match="no topic 'nowhere'"):
@@ -158,7 +158,7 @@ async def test_what_is_trimmed_while_it_is_read(lab: Lab) -> None:
     await fill(lab, 0, 6)
     for fails in ("true", "false"):
         driver = Driver(lab, Columns(("partition", "value")), failOnDataLoss=fails)
-        reader = BatchReader(SourceOptions.of(driver.options, streaming=False), driver.columns)
+        reader = BatchReader(SourceOptions.parse(driver.options, streaming=False), driver.columns)
         piece = Piece(OffsetRange("t", 0, 0, 6))
         await lab.log("t").trim(4)
 
@@ -483,7 +483,7 @@ async def test_every_batch_has_exactly_the_schema_that_spark_expects(lab: Lab, n
     columns = Columns(names)
     for fails in ("true", "false"):
         driver = Driver(lab, columns, failOnDataLoss=fails, **{"arrow.batch.bytes": "1"})
-        reader = BatchReader(SourceOptions.of(driver.options, streaming=False), columns)
+        reader = BatchReader(SourceOptions.parse(driver.options, streaming=False), columns)
         pieces = await lab.ask(reader.partitions)
         found = await lab.ask(lambda reader=reader, pieces=pieces: [one for p in pieces for one in reader.read(p)])
         assert len(found) > 1
@@ -496,7 +496,7 @@ def test_the_row_is_what_spark_makes_of_its_schema_and_takes_back() -> None:
     source = AnabranchDataSource({"includeHeaders": "true", "INCLUDEMETADATA": "true"})
     schema = source.schema()
     assert set(schema.names) == set(TYPES)
-    columns = Columns.of(headers=True, metadata=True)
+    columns = Columns.select(headers=True, metadata=True)
     assert to_arrow_schema(schema, timezone="UTC") == columns.schema
     assert columns_of(schema) == columns
     assert AnabranchDataSource({}).schema().names == list(Columns().names)

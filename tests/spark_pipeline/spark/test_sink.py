@@ -52,7 +52,7 @@ class Topics:
         for part, at in source.positions(parts).items():
             assert at.stable == at.high_watermark, f"{part} has a transaction open"
             whole = OffsetRange(topic, part.partition, at.start, at.stable)
-            for batch in source.read(whole, Columns.of(headers=True)):
+            for batch in source.read(whole, Columns.select(headers=True)):
                 found += batch.to_pylist()
         source.close()
         return found
@@ -229,7 +229,7 @@ def test_a_stream_goes_on_when_its_node_is_killed(
     topic = topics.make("killed", 2)
     expected = lines(tmp_path, 12, 20)
     query = stream(spark, tmp_path, topics, topic)
-    client = NodeTopics(NodeClient(NodeOptions.of(topics.url)))
+    client = NodeTopics(NodeClient(NodeOptions.parse(topics.url)))
     for after in (40, 130):
         while sum(one.stable for one in client.positions([(topic, 0), (topic, 1)]).values()) < after:
             if not query.isActive:

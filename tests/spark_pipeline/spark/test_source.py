@@ -212,7 +212,7 @@ def test_a_worker_that_dies_reads_the_same_again(
             return "anabranch-dying"
 
         def reader(self, schema: Any) -> BatchReader:
-            return DyingReader(SourceOptions.of(self.options, streaming=False), columns_of(schema))
+            return DyingReader(SourceOptions.parse(self.options, streaming=False), columns_of(schema))
 
     spark.dataSource.register(Dying)
     options = {"endpoint": f"anabranch://{pipeline_node.addresses['pipeline']}", "subscribe": topic}

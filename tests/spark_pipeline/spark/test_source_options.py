@@ -14,13 +14,15 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 def batch(**options: str) -> SourceOptions:
-    return SourceOptions.of(
+    return SourceOptions.parse(
         {"subscribe": "a", **{n.replace("__", "."): v for n, v in options.items()}}, streaming=False
     )
 
 
 def stream(**options: str) -> SourceOptions:
-    return SourceOptions.of({"subscribe": "a", **{n.replace("__", "."): v for n, v in options.items()}}, streaming=True)
+    return SourceOptions.parse(
+        {"subscribe": "a", **{n.replace("__", "."): v for n, v in options.items()}}, streaming=True
+    )
 
 
 def test_what_nothing_is_said_of() -> None:
@@ -33,9 +35,9 @@ def test_what_nothing_is_said_of() -> None:
 
 
 def test_ways_to_say_what_is_read() -> None:
-    assert SourceOptions.of({"Subscribe": "a, b,a"}, streaming=True).topics == Topics(("a", "b"))
-    assert SourceOptions.of({"subscribePattern": "a.*"}, streaming=True).topics == Topics(pattern="a.*")
-    assert SourceOptions.of({"assign": '{"a":[1,0]}'}, streaming=True).topics == Topics(parts=(A1, A0))
+    assert SourceOptions.parse({"Subscribe": "a, b,a"}, streaming=True).topics == Topics(("a", "b"))
+    assert SourceOptions.parse({"subscribePattern": "a.*"}, streaming=True).topics == Topics(pattern="a.*")
+    assert SourceOptions.parse({"assign": '{"a":[1,0]}'}, streaming=True).topics == Topics(parts=(A1, A0))
 
 
 def test_bounds_and_which_of_them_wins() -> None:
@@ -60,7 +62,7 @@ def test_sizes_times_and_what_is_for_the_endpoint() -> None:
 
 def test_protocols() -> None:
     kafka = {"protocol": "kafka", "kafka.bootstrap.servers": "h:9092", "kafka.security.protocol": "SSL"}
-    found = SourceOptions.of({"subscribe": "a", **kafka}, streaming=True)
+    found = SourceOptions.parse({"subscribe": "a", **kafka}, streaming=True)
     assert found.url == "kafka://h:9092"
     assert found.endpoint["kafka.security.protocol"] == "SSL"
     assert batch(protocol="ydb", endpoint="ydb://h:2136").url == "ydb://h:2136"
@@ -101,7 +103,7 @@ def test_protocols() -> None:
 def test_what_cannot_be(streaming: bool, options: dict[str, str | None], sentence: str) -> None:
     given = {"subscribe": "a", **options}
     with pytest.raises(OptionError, match=sentence):
-        SourceOptions.of({name: value for name, value in given.items() if value is not None}, streaming=streaming)
+        SourceOptions.parse({name: value for name, value in given.items() if value is not None}, streaming=streaming)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_what_cannot_be(streaming: bool, options: dict[str, str | None], sentenc
 )
 def test_options_that_nobody_knows_are_not_left_out_silently(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
-        SourceOptions.of({"subscribe": "a", **options}, streaming=True)
+        SourceOptions.parse({"subscribe": "a", **options}, streaming=True)
     url = options.get("endpoint", "anabranch://h")
     with pytest.raises(OptionError, match="has no option mistyped"):
         endpoint(url, {"mistyped": "1"})
@@ -126,5 +128,5 @@ def test_options_that_nobody_knows_are_not_left_out_silently(options: dict[str, 
 @pytest.mark.parametrize("name", ["topics", "kafka.acks", "partitioner"])
 def test_options_that_the_sink_does_not_know_are_not_left_out_silently(name: str) -> None:
     with pytest.raises(OptionError, match=f"option {name}"):
-        SinkSettings.of({"topic": "t", name: "1"})
-    assert SinkSettings.of({"topic": "t", "checkpointLocation": "/c"}).sink.topic == "t"
+        SinkSettings.parse({"topic": "t", name: "1"})
+    assert SinkSettings.parse({"topic": "t", "checkpointLocation": "/c"}).sink.topic == "t"

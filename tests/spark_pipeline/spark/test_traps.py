@@ -102,7 +102,7 @@ def test_latest_offset_has_a_limit() -> None:
 )
 def test_limits_are_such_as_spark_knows(options: dict[str, str]) -> None:
     """They travel through Java as JSON, by names from a fixed list; several at once are none."""
-    reader = StreamReader(SourceOptions.of({"subscribe": "t", **options}, streaming=True), COLUMNS)
+    reader = StreamReader(SourceOptions.parse({"subscribe": "t", **options}, streaming=True), COLUMNS)
     limit = reader.getDefaultReadLimit()
     assert READ_LIMIT_REGISTRY.get({"_type": type(limit).__name__, **vars(limit)}) == limit
 
@@ -111,10 +111,10 @@ def test_limits_are_such_as_spark_knows(options: dict[str, str]) -> None:
 
 
 def test_what_is_sent_to_workers_and_back_can_be_pickled() -> None:
-    options = SourceOptions.of({"subscribe": "t"}, streaming=True)
+    options = SourceOptions.parse({"subscribe": "t"}, streaming=True)
     for made in (
         StreamReader(options, COLUMNS),
-        BatchReader(SourceOptions.of({"subscribe": "t"}, streaming=False), COLUMNS),
+        BatchReader(SourceOptions.parse({"subscribe": "t"}, streaming=False), COLUMNS),
         AnabranchStreamWriter(settings_of({"topic": "t"}, VALUE, False)),
         AnabranchBatchWriter(settings_of({"topic": "t"}, VALUE, False)),
     ):
