@@ -60,6 +60,7 @@ def session(
     from pyspark.sql import SparkSession
 
     from spark_pipeline.spark.data_source import AnabranchDataSource
+    from spark_pipeline.spark.sink import refuse
 
     # By default workers run the path's `python3`, which lacks our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -126,13 +127,3 @@ def require_java() -> None:
 _INSTALL = (
     "install openjdk-17-jre-headless (Debian, Ubuntu), java-17-openjdk-headless (Fedora, RHEL) or openjdk@17 (Homebrew)"
 )
-
-
-COMPRESSION = "spark.sql.execution.arrow.compression.codec"
-"""Setting of the compression of rows on their way to Python."""
-
-
-def refuse(settings: Mapping[str, str]) -> None:
-    """Raise PipelineError for a setting that breaks sinks in Python."""
-    if settings.get(COMPRESSION, "").lower() == "lz4":
-        raise PipelineError(f"{COMPRESSION} = lz4 breaks sinks in Python: leave it out, or take zstd")

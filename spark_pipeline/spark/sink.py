@@ -24,10 +24,9 @@ from spark_pipeline.core.client.node_client import ACCESS_OPTIONS, NodeError, No
 from spark_pipeline.core.client.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.core.digest import content_sum
 from spark_pipeline.core.encoding.sink_rows import SinkOptions, SinkRows, check_schema
-from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.options import Options, refuse_unknown
 from spark_pipeline.spark.pool import POOL
-from spark_pipeline.spark.session import COMPRESSION, refuse
 from spark_pipeline.spark.source_options import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anabranch.spark")
 
+COMPRESSION = "spark.sql.execution.arrow.compression.codec"
+"""Setting of the compression of rows on their way to Python."""
 _TIMEOUT_MS = 15 * 60 * 1000
 _REQUEST_BYTES = 4 * 1024 * 1024
 _ABORT_PATIENCE_S = 2.0
@@ -47,6 +48,12 @@ _OPTIONS = (
 )
 _BATCH_ID = "streaming.sql.batchId"
 _QUERY_ID = "sql.streaming.queryId"
+
+
+def refuse(settings: Mapping[str, str]) -> None:
+    """Raise PipelineError for a setting that breaks sinks in Python."""
+    if settings.get(COMPRESSION, "").lower() == "lz4":
+        raise PipelineError(f"{COMPRESSION} = lz4 breaks sinks in Python: leave it out, or take zstd")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.spark.session import JavaMissing, refuse, require_java, session, started
+from spark_pipeline.spark.session import JavaMissing, require_java, session, started
+from spark_pipeline.spark.sink import refuse
 from tests.node_process import NodeProcess
 
 
