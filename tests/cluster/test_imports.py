@@ -22,6 +22,7 @@ from spark_pipeline.jobs.replay.replay import Replay
 from spark_pipeline.lake.archive import Archive, Description
 from tests.cluster.load import PATIENCE
 from tests.cluster.together import together
+from tests.kit.waiting import wait_until
 from tests.node_process import FRONTS, NodeProcess
 from tests.postgres import Postgres
 from tests.spark_pipeline.jobs.migrations import migrate
@@ -31,6 +32,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PARTITIONS = 6
 COUNT = 2_000
+KNOWN = "known"
+"""A topic by which a test sees that both nodes own partitions."""
 OPTIONS = {"patienceMs": "60000"}
 
 
@@ -42,6 +45,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Itera
     stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
     fronts = (*FRONTS, "pipeline")
     with together(path, 2, postgres.made(), fronts, lambda n: stored | {"sbp.object_log": f"{n}"}) as made:
+        admin = AdminClient({"bootstrap.servers": made[0].kafka})
+        admin.create_topics([NewTopic(KNOWN, PARTITIONS)])[KNOWN].result(PATIENCE)
         yield made
 
 
@@ -109,19 +114,6 @@ def test_a_later_run_fences_an_earlier_one_at_every_node(nodes: list[NodeProcess
     second.close()
 
 
-def test_a_migration_into_a_cluster(
-    nodes: list[NodeProcess], make_source: Callable[[str], str], tmp_path: Path
-) -> None:
-    topic = f"moved-{uuid.uuid4().hex[:8]}"
-    source = make_source(topic)
-    plan = tmp_path / "plan.json"
-    migrate("plan", "--from", source, "--to", url_of(nodes[0]), "-o", plan, "--topics", topic)
-    assert migrate("run", plan)["lag"] == 0
-    migrate("cutover", plan, "--silence", "0.2", "--quiet")
-    assert owners_of(nodes[1], topic) == {1, 2}
-    assert migrate("verify", plan, "--quiet")["differences"] == []
-
-
 @pytest.fixture
 def make_source(node: NodeProcess) -> Callable[[str], str]:
     def make(topic: str) -> str:
@@ -135,25 +127,41 @@ def make_source(node: NodeProcess) -> Callable[[str], str]:
     return make
 
 
-def test_a_replay_goes_on_when_an_owner_is_killed(
-    nodes: list[NodeProcess], archive: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"killed-{uuid.uuid4().hex[:8]}"
+@pytest.fixture
+def kill_an_owner(nodes: list[NodeProcess], monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Kills the second node as soon as records go to the third partition; set then. The node is back at the end."""
+    wait_until(lambda: owners_of(nodes[0], KNOWN) == {1, 2})
     append = Importer.append
     killed = threading.Event()
 
     def killing(self: Importer, part: TopicPartition, *arguments: Any) -> int:
-        """Kill the second node once some partitions have records."""
         if part.partition == 2 and not killed.is_set():
             killed.set()
             nodes[1].kill()
         return append(self, part, *arguments)
 
     monkeypatch.setattr(Importer, "append", killing)
-    try:
-        replay(archive, nodes[0], name).run()
-        assert killed.is_set()
-        assert_whole(nodes[0], name)
-    finally:
-        nodes[1].launch()
-        nodes[1].await_ready()
+    yield killed
+    nodes[1].launch()
+    nodes[1].await_ready()
+
+
+def test_a_replay_goes_on_when_an_owner_is_killed(
+    nodes: list[NodeProcess], archive: str, kill_an_owner: threading.Event
+) -> None:
+    name = f"killed-{uuid.uuid4().hex[:8]}"
+    replay(archive, nodes[0], name).run()
+    assert kill_an_owner.is_set()
+    assert_whole(nodes[0], name)
+
+
+def test_a_migration_goes_on_when_an_owner_is_killed(
+    nodes: list[NodeProcess], make_source: Callable[[str], str], kill_an_owner: threading.Event, tmp_path: Path
+) -> None:
+    topic = f"moved-{uuid.uuid4().hex[:8]}"
+    plan = tmp_path / "plan.json"
+    migrate("plan", "--from", make_source(topic), "--to", url_of(nodes[0]), "-o", plan, "--topics", topic)
+    assert migrate("run", plan, "--quiet")["lag"] == 0
+    assert kill_an_owner.is_set()
+    migrate("cutover", plan, "--silence", "0.2", "--quiet")
+    assert migrate("verify", plan, "--quiet")["differences"] == []
