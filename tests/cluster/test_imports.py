@@ -117,7 +117,8 @@ def test_a_later_run_fences_an_earlier_one_at_every_node(nodes: list[NodeProcess
 @pytest.fixture
 def make_source(node: NodeProcess) -> Callable[[str], str]:
     def make(topic: str) -> str:
-        AdminClient({"bootstrap.servers": node.kafka}).create_topics([NewTopic(topic, PARTITIONS)])[topic].result(30)
+        admin = AdminClient({"bootstrap.servers": node.kafka})
+        admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(PATIENCE)
         producer = Producer({"bootstrap.servers": node.kafka})
         for number in range(COUNT):
             producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
