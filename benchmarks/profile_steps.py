@@ -18,7 +18,7 @@ _LOOP = (
         "receive from the socket",
         ("asyncio.selector_events:_SelectorSocketTransport._read_ready__get_buffer",),
     ),
-    Step("count, queue and start requests", ("bridges.net.connection:Connection.buffer_updated",)),
+    Step("count, queue and start requests", ("anabranch_kit.net.connection:Connection.buffer_updated",)),
     Step("cut the stream into frames", ("anabranch_kit.net.framing:Framer.received",)),
     Step("request header, context", ("kafka_front.session:Connection._start",)),
     Step("decode the message", ("kafka_front.wire.generate:decoder",), makes=True),

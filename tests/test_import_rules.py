@@ -79,6 +79,7 @@ FLOORS: dict[str, dict[str, int]] = {
 """Package -> its rooms and the floor each is on: a room imports only from floors below its own."""
 
 TOGETHER: tuple[tuple[str, str], ...] = (
+    ("anabranch_kit.net", "connection server"),
     (
         "bridges.log",
         "byte_positions.search byte_positions.tail interfaces partition.admission partition.append_path "
@@ -90,9 +91,10 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("kafka_front.service.transactions", "owned service"),
     ("pravega_front.controller", "auto_scale core size_retention watermarks"),
     ("pravega_front", "server session.appends session.connection session.reads"),
-    ("sbp_back.client", "client fetch"),
+    ("sbp_back.client", "client fetch replica stream_writer"),
     ("sbp_back.range_server", "appends fetches ranges"),
     ("sbp_back.range_server.store", "index segment"),
+    ("sbp_back.transport", "answer_room connection listener"),
     ("ydb_topic_front.service", "core read.coordination read.readers"),
     ("ydb_topic_front.service", "read.commits read.partitions"),
 )

@@ -18,14 +18,16 @@ from typing import Any, Protocol
 
 from anabranch_kit.memory.budget import Account, Kind
 from anabranch_kit.memory.buffers import Buffer
-from anabranch_kit.net.plain_outbox import PIECE
-from anabranch_kit.net.plain_outbox import joined as joined_bytes
 from anabranch_kit.net.turn import Turn
 from anabranch_kit.run.barrier import Barrier
 
 __all__ = ["CHUNK", "Buffer", "Outbox", "Source", "Turns", "joined"]
 
-#: Bytes that the transport gets at once when a quarter, and when three quarters of the memory are held.
+#: Parts at least this long are sent by themselves; shorter ones are worth joining.
+_LONE = 16 * 1024
+#: Bytes that the transport gets at once: bounds what it may have to copy, and what a stalled peer makes it keep.
+_PIECE = 256 * 1024
+#: The same when a quarter, and when three quarters of the memory are held.
 _SMALLER_PIECE = 64 * 1024
 _SMALLEST_PIECE = 16 * 1024
 #: Bytes read of a source at once.
@@ -138,7 +140,7 @@ class Outbox:
     ) -> None:
         self._transport = transport
         # With TLS the written bytes are kept a second time, encrypted.
-        self._most = _SMALLER_PIECE if tls else PIECE
+        self._most = _SMALLER_PIECE if tls else _PIECE
         # The socket, to send past the transport: without TLS, and while the transport holds nothing.
         self._direct = None if tls else transport.get_extra_info("socket")
         self._turns = turns
@@ -343,7 +345,7 @@ class Outbox:
         self._promised -= size
         self._queued += size
         self._chunk_source, self._chunk_left = source, size
-        self._pieces.extendleft(reversed(joined_bytes(pieces)))
+        self._pieces.extendleft(reversed(_joined_bytes(pieces)))
         self._count()
         if self._chunk < CHUNK:
             self._chunk *= 2
@@ -408,8 +410,31 @@ def joined(parts: Sequence[Buffer | Source]) -> list[Any]:
         if isinstance(part, _BYTES):
             run.append(part)
             continue
-        pieces += joined_bytes(run)
+        pieces += _joined_bytes(run)
         run = []
         pieces.append(part)
-    pieces += joined_bytes(run)
+    pieces += _joined_bytes(run)
+    return pieces
+
+
+def _joined_bytes(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Return the same bytes in fewer pieces, where that is worth a copy."""
+    pieces: list[Buffer] = []
+    small: list[Buffer] = []
+    size = 0
+    for part in parts:
+        length = len(part)
+        if length < _LONE and size + length <= _PIECE:
+            small.append(part)
+            size += length
+            continue
+        if small:
+            pieces.append(b"".join(small) if len(small) > 1 else small[0])
+            small, size = [], 0
+        if length < _LONE:
+            small, size = [part], length
+        else:
+            pieces.append(part)
+    if small:
+        pieces.append(b"".join(small) if len(small) > 1 else small[0])
     return pieces

@@ -15,6 +15,7 @@ from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from typing import Any, cast
 
+from anabranch_kit.net.tls import HANDSHAKE_SECONDS
 from anabranch_kit.net.tls_memory import RECEIVED_AT_ONCE
 from anabranch_kit.net.untie import untie
 
@@ -23,11 +24,9 @@ logger = logging.getLogger(__name__)
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
-def served(
-    factory: Factory, tls: ssl.SSLContext | None, handshake_seconds: float, shutdown_seconds: float | None = None
-) -> Factory:
+def served(factory: Factory, tls: ssl.SSLContext | None) -> Factory:
     """Return the protocol factory for ``create_server`` of the running loop: ``factory`` makes the protocols of
-    connections, with TLS if there is a context. A client that does not begin, or end, TLS in time is cut.
+    connections, with TLS if there is a context. A client that does not begin TLS in time is cut.
     """
     if tls is None:
         return factory
@@ -38,8 +37,7 @@ def served(
         tls,
         cast(Any, None),
         server_side=True,
-        ssl_handshake_timeout=cast(Any, handshake_seconds),
-        ssl_shutdown_timeout=cast(Any, shutdown_seconds),
+        ssl_handshake_timeout=cast(Any, HANDSHAKE_SECONDS),
     )
 
 

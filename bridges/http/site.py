@@ -23,7 +23,6 @@ import structlog
 
 from anabranch_kit.net.address import Address
 from anabranch_kit.net.listening import listen
-from anabranch_kit.net.tls import HANDSHAKE_SECONDS
 from anabranch_kit.net.tls_memory import bound_tls_memory
 from anabranch_kit.net.tls_server import served
 from anabranch_kit.net.untie import socket_transport, untie
@@ -225,7 +224,7 @@ class HttpSite:
 
         ``name`` identifies the listener in :meth:`listener_of`; requests must be for one of ``names``.
         """
-        gated = served(lambda: _Gated(self, name, names), tls, HANDSHAKE_SECONDS)
+        gated = served(lambda: _Gated(self, name, names), tls)
         listener = await listen(gated, address.host, address.port)
         self._listeners.append(listener)
         host, port = listener.sockets[0].getsockname()[:2]

@@ -1,11 +1,10 @@
-"""Listening sockets, and what their connections share: limits, the memory budget, admission, the idle sweep."""
+"""The listeners of one front: connection quotas, metrics, handlers' tasks, and memory that clients leave unread."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from abc import ABC, abstractmethod
-from collections import OrderedDict
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,26 +12,16 @@ from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import structlog
-from msgspec import Struct
-
 from anabranch_kit.memory.budget import MemoryBudget
-from anabranch_kit.net.framing import ReceiveBuffer
-from anabranch_kit.net.listening import listen
-from anabranch_kit.net.outbox import Turns
+from anabranch_kit.net import server as net
 from anabranch_kit.net.sockets import hung_up
-from anabranch_kit.net.tls import HANDSHAKE_SECONDS
-from anabranch_kit.net.tls_server import served
 from anabranch_kit.run.barrier import Barrier
-from anabranch_kit.run.cycle import cycle_of
 from anabranch_kit.run.task_set import TaskSet
 from bridges.auth.quotas import QuotaRules
 from bridges.net.quotas import Quotas
 
 if TYPE_CHECKING:
     from bridges.net.connection import Connection
-
-log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -42,20 +31,13 @@ _SHED_SECONDS = 1.0
 _LOOKED_AT = 64
 
 
-class Limits(Struct, frozen=True):
+class Limits(net.Limits, frozen=True):
     """Bounds of a front; bytes and seconds. Defaults are Kafka's where it has the setting."""
 
     #: Largest request (socket.request.max.bytes).
     frame_bytes: int = 100 * 1024 * 1024
-    #: Bytes of unanswered requests above which a connection is not read; all connections share the budget.
-    connection_bytes: int = 64 * 1024 * 1024
-    #: Unsent bytes of responses above which a connection's next request waits.
-    write_buffer_bytes: int = 1024 * 1024
-    #: Connections with no request for this long are closed (connections.max.idle.ms).
-    idle_seconds: float = 600.0
     #: A request must be complete this long after its first byte: it holds memory that others wait for.
     receive_seconds: float = 120.0
-    max_connections: int = 10_000
 
 
 class Observer(Protocol):
@@ -68,12 +50,14 @@ class Observer(Protocol):
     def connection_refused(self) -> None: ...
 
 
-class Server(ABC):
+class Server(net.Server["Connection"]):
     """All listeners of one front. A subclass makes each :meth:`connection`.
 
     Use: ``await listen(...)`` for each listener, then :meth:`drain` and :meth:`close`. ``budget`` bounds the memory of
     all connections; by default the server has its own. ``name`` is the front's.
     """
+
+    limits: Limits
 
     def __init__(
         self,
@@ -84,27 +68,21 @@ class Server(ABC):
         barrier: Barrier | None = None,
         quotas: Quotas | None = None,
     ) -> None:
+        loop = asyncio.get_running_loop()
+        barrier = barrier or Barrier()
+        super().__init__(limits, budget or MemoryBudget(_BUDGET, loop.call_soon), barrier)
         self.name = name
-        self.barrier = barrier or Barrier()
         self.quotas = quotas or Quotas(QuotaRules(), 1, self.barrier)
-        self.limits = limits
         self.observer = observer
-        self.loop = asyncio.get_running_loop()
-        self.cycle = cycle_of(self.loop)
-        self.budget = budget or MemoryBudget(_BUDGET, self.loop.call_soon)
-        self.turns = Turns(self.loop, self.barrier)
-        self.receive_buffer = ReceiveBuffer()
-        #: Ordered by last activity, the longest silent first.
-        self.connections: OrderedDict[Connection, None] = OrderedDict()
-        self._servers: list[asyncio.Server] = []
         self._tasks = TaskSet()
         self._executor: ThreadPoolExecutor | None = None
         self._next_id = 0
-        self._closed = False
-        self._emptied: asyncio.Event | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_later()
         self._shedder = self.loop.call_later(_SHED_SECONDS, self._shed)
+
+    @property
+    def sweep_seconds(self) -> float:
+        return min(60.0, self.limits.idle_seconds / 4, self.limits.receive_seconds / 4)
 
     @abstractmethod
     def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:
@@ -123,26 +101,16 @@ class Server(ABC):
         ``advertised`` is the address that clients of this listener are told to connect to. By default it is each
         connection's local address, which is right where no address translation lies between.
         """
-        server = await listen(served(lambda: self.connection(name, advertised), tls, HANDSHAKE_SECONDS), host, port)
-        self._servers.append(server)
-        bound = server.sockets[0].getsockname()
-        return str(bound[0]), int(bound[1])
+        return await self._open(lambda: self.connection(name, advertised), host, port, tls)
 
     def admit(self, connection: Connection) -> bool:
-        """Admit a new connection, or return False. When all places are taken, it replaces an idle connection, if there
-        is one.
-        """
-        full = len(self.connections) >= self.limits.max_connections
-        if self._closed or (full and not self._make_room()):
-            self.observer.connection_refused()
-            log.warning("connection refused", peer="{}:{}".format(*connection.peer), connections=len(self.connections))
-            return False
-        if self.quotas.connection.in_force and not self._within_rate(connection.peer[0]):
+        if (self.quotas.connection.in_force and not self._within_rate(connection.peer[0])) or not super().admit(
+            connection
+        ):
             self.observer.connection_refused()
             return False
         self._next_id += 1
         connection.id = self._next_id
-        self.connections[connection] = None
         self.observer.connection_opened()
         return True
 
@@ -166,17 +134,9 @@ class Server(ABC):
         return False
 
     def forget(self, connection: Connection) -> None:
-        """Forget a connection that has ended."""
         if connection in self.connections:
-            del self.connections[connection]
             self.observer.connection_closed()
-        if self._emptied is not None and not self.connections:
-            self._emptied.set()
-
-    def touched(self, connection: Connection) -> None:
-        """Note that data has arrived on the connection."""
-        if connection in self.connections:
-            self.connections.move_to_end(connection)
+        super().forget(connection)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a handler's coroutine; the task is kept until it ends."""
@@ -188,12 +148,6 @@ class Server(ABC):
             self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self.name}-long")
         return await self.loop.run_in_executor(self._executor, work, *args)
 
-    def _stop_listening(self) -> None:
-        self._closed = True
-        servers, self._servers = self._servers, []
-        for server in servers:
-            server.close()
-
     async def drain(self) -> None:
         """Accept no more connections and requests; return when the requests in progress are answered."""
         self._stop_listening()
@@ -201,16 +155,10 @@ class Server(ABC):
             connection.drain()
         await self._empty()
 
-    async def _empty(self) -> None:
-        if self.connections:
-            self._emptied = asyncio.Event()
-            await self._emptied.wait()
-
     async def close(self, grace_seconds: float = 5.0) -> None:
         """Close all connections. Handlers get ``grace_seconds`` to end before they are cancelled."""
         self._stop_listening()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._stop_sweeping()
         self._shedder.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
@@ -227,25 +175,6 @@ class Server(ABC):
             for connection in list(self.connections):
                 connection.abort()
             await self._empty()
-
-    def _sweep_later(self) -> None:
-        limits = self.limits
-        self._sweeper = self.loop.call_later(
-            min(60.0, limits.idle_seconds / 4, limits.receive_seconds / 4), self._sweep
-        )
-
-    def _sweep(self) -> None:
-        """Close connections that were idle for too long, or that send or read too slowly: one timer for all of them."""
-        self._sweep_later()
-        now = monotonic()
-        oldest, slowest = now - self.limits.idle_seconds, now - self.limits.receive_seconds
-        for connection in list(self.connections):
-            if connection.receiving_since < slowest:
-                connection.close("a request was not complete in time")
-            elif connection.stalled_since < oldest:
-                connection.abort()
-            elif connection.last_active < oldest and connection.idle:
-                connection.shut()
 
     def _shed(self) -> None:
         """While memory is short, free what clients do not read. Called every second."""

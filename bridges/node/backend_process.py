@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec.structs import replace
 
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.address import Address
@@ -158,10 +159,12 @@ class _Process(Stopping):
         port = backend.LISTENERS[self.kind]
         host = self.settings.default_host
         address = self._address(self.kind, given[self.kind]) if self.kind in given else Address(host, port)
-        options = self._listener_options()
-        options.max_connections = self.settings.sbp.max_connections
-        options.tls = self._tls.listeners.get(self.kind)
-        options.drain_seconds = self.settings.node.drain_timeout_ms / 1000
+        options = replace(
+            self._listener_options(),
+            max_connections=self.settings.sbp.max_connections,
+            tls=self._tls.listeners.get(self.kind),
+            drain_seconds=self.settings.node.drain_timeout_ms / 1000,
+        )
         advertise = self.settings.advertise.get(self.kind)
         if advertise is not None:
             self._address(self.kind, advertise)

@@ -13,9 +13,8 @@ from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges, opening, tell_end
 from sbp_back.client.fetch import Fetch, FetchDone
 from sbp_back.client.gathering import Gatherer, Gathering, place_of
-from sbp_back.client.local_channel import LocalChannel, LocalServer
 from sbp_back.client.replacing import Rewriter, Substitute, replaced
-from sbp_back.client.replica import Channel, Way
+from sbp_back.client.replica import Channel, LocalChannel, LocalServer, Way
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.transport.carrier import Answer, Carrier

@@ -9,10 +9,10 @@ docs/protocols/sbp.md, "Append window" and "Writers".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -21,6 +21,9 @@ from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
 from sbp_back.wire.frame import MAX_FRAME_LENGTH
 from sbp_back.wire.model import OK, AppendRequest, AppendResponse, CreateRangeRequest, Entry, RangeInfo, Status
+
+if TYPE_CHECKING:
+    from sbp_back.client.stream_writer import StreamWriter
 
 MAX_ENTRY_PAYLOAD = MAX_FRAME_LENGTH - 64 * 1024
 """Largest payload of an entry, in bytes: alone in a frame it must leave room for headers, also on the way back."""
@@ -78,70 +81,6 @@ class RetryOptions(Struct):
     delay_limit: float = 0.5
     append_timeout: float = 20.0
     patience: float = 30.0
-
-
-class Way(Protocol):
-    """A way to one range server. ``framed``: appends pass through frames, which bounds their length."""
-
-    @property
-    def carrier(self) -> Carrier: ...
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-
-    @property
-    def timeout(self) -> float:
-        """Return the seconds that a request may take."""
-
-    @property
-    def barrier(self) -> Barrier: ...
-
-    @property
-    def framed(self) -> bool: ...
-
-    @property
-    def push(self) -> Callable[[Replica, Entry], None]:
-        """Return the function that sends an entry at the end of this turn, or cycle, of the loop; the replica gets the
-        result.
-        """
-
-    def tell(self, replicas: Iterable[Replica]) -> None:
-        """Tell the server now what the replicas have confirmed, ahead of whatever is sent after this."""
-
-    async def told(self) -> None:
-        """Wait until the server knows everything that is confirmed. Raises ``ConnectionLost``."""
-
-    def confirmed(self, replicas: Iterable[Replica]) -> None:
-        """Note that ``confirm`` of these replicas may have grown, before their writers hear of it."""
-
-    def closed(self, replica: Replica) -> None:
-        """Forget the replica: nobody needs to hear what it has confirmed since its writer last heard of it."""
-
-
-class ReplicaOwner(Protocol):
-    """The writer a replica belongs to. The replica calls it after the fact, once for all entries of an answer."""
-
-    @property
-    def confirm_offset(self) -> int:
-        """Return the offset below which the writer knows everything to be durable: the range's start at first, then the
-        replica's ``confirm`` as of the last :meth:`progressed`.
-        """
-
-    def progressed(self, now: float) -> None:
-        """Take note that the replica's ``confirm`` has grown; ``now`` on the monotonic clock."""
-
-    def unsent(self, replica: Replica) -> Sequence[Entry]:
-        """Return the entries of the range from ``replica.confirm`` on, in order."""
-
-    def out_of_space(self, replica: Replica, status: Status) -> None:
-        """Handle a full disk at the server. Nothing from ``replica.confirm`` on is stored or can still be, and the
-        replica has forgotten those entries.
-        """
-
-    def broken(self, replica: Replica, status: Status) -> None:
-        """Handle the end of the replica: it was given up (it sends nothing more), the range was fenced, or the server
-        refuses the range.
-        """
 
 
 class TellOptions(Struct):
@@ -345,6 +284,57 @@ def settle(replicas: Iterable[Replica]) -> None:
             replica.channel.barrier.caught("settling an append", error)
 
 
+class LocalServer(Protocol):
+    """A range server of this process, as its writers see it."""
+
+    def push(self, replica: Replica, entry: Entry) -> None:
+        """Take ``entry`` for the end of this cycle of the event loop; ``replica`` gets its result, never before this
+        returns. Entries are taken in the order in which they are pushed.
+        """
+
+    def confirmed(self, replicas: Iterable[Replica]) -> None:
+        """Show readers everything that these replicas have confirmed."""
+
+
+class LocalChannel:
+    """Counterpart of :class:`Channel` for a range server of this process: entries are handed over as they are.
+
+    There are no messages, nothing can be lost, and the server learns what is confirmed at the same moment as the
+    writer. Requests that change ranges still go through the carrier.
+    """
+
+    __slots__ = ("barrier", "carrier", "confirmed", "loop", "push", "timeout")
+
+    framed = False
+
+    def __init__(
+        self,
+        server: LocalServer,
+        carrier: Carrier,
+        loop: asyncio.AbstractEventLoop,
+        timeout: float,
+        barrier: Barrier,
+    ) -> None:
+        self.carrier = carrier
+        self.loop = loop
+        self.timeout = timeout
+        self.barrier = barrier
+        self.push = server.push
+        self.confirmed = server.confirmed
+
+    def tell(self, replicas: Iterable[Replica]) -> None:
+        """Do nothing: the server already knows."""
+
+    async def told(self) -> None:
+        """Return at once: the server already knows."""
+
+    def closed(self, replica: Replica) -> None:
+        """Do nothing: this channel keeps nothing of a replica."""
+
+
+Way = Channel | LocalChannel
+
+
 class Replica:
     """The open range ``info`` on one server.
 
@@ -375,7 +365,7 @@ class Replica:
         "uncertain",
     )
 
-    def __init__(self, owner: ReplicaOwner, channel: Way, info: RangeInfo, options: RetryOptions) -> None:
+    def __init__(self, owner: StreamWriter, channel: Way, info: RangeInfo, options: RetryOptions) -> None:
         self._owner = owner
         self._options = options
         self.channel = channel

@@ -12,13 +12,12 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from anabranch_kit.memory.buffers import Buffer
-from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, list_ranges, repeatedly, tell_end
 from sbp_back.client.replica import (
     FENCED_CODES,
@@ -30,9 +29,11 @@ from sbp_back.client.replica import (
     Way,
 )
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, NoSpace, SbpError
-from sbp_back.transport.carrier import Carrier
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import pack_entry
+
+if TYPE_CHECKING:
+    from sbp_back.client.client import Client
 
 AppendDone = Callable[[SbpError | None], None]
 
@@ -58,26 +59,6 @@ class WriterOptions(Struct):
     bounded_by: str = _BY_FRAMES
 
 
-class WriterHome(Protocol):
-    """A writer's view of its client."""
-
-    @property
-    def pd(self) -> Carrier: ...
-
-    @property
-    def barrier(self) -> Barrier: ...
-
-    def channel(self, server: m.RangeServerInfo) -> Way:
-        """Return the way to a range server. Raises ``ConnectionLost`` when its address is invalid."""
-
-    @property
-    def tells(self) -> bool:
-        """Return whether range servers are to hear what is confirmed."""
-
-    def ranges_changed(self, writer: StreamWriter) -> None:
-        """Take note of ``writer.ranges`` for readers."""
-
-
 class StreamWriter:
     """Appends to a stream; made by ``Client.open``.
 
@@ -89,7 +70,7 @@ class StreamWriter:
     """
 
     def __init__(
-        self, home: WriterHome, stream_id: int, epoch: int, ranges: list[m.RangeInfo], options: WriterOptions
+        self, home: Client, stream_id: int, epoch: int, ranges: list[m.RangeInfo], options: WriterOptions
     ) -> None:
         self.stream_id = stream_id
         self.epoch = epoch
@@ -190,6 +171,7 @@ class StreamWriter:
     # --- from replicas ----------------------------------------------------------------------------------------------
 
     def progressed(self, now: float) -> None:
+        """Take note that the replica's ``confirm`` has grown; ``now`` on the monotonic clock."""
         replica = self._replica
         if replica is None:
             return
@@ -208,12 +190,19 @@ class StreamWriter:
             self._idle.set()
 
     def unsent(self, replica: Replica) -> Sequence[m.Entry]:
+        """Return the entries of the range from ``replica.confirm`` on, in order."""
         return [entry for entry, _ in self._pending]
 
     def out_of_space(self, replica: Replica, status: m.Status) -> None:
+        """Handle a full disk at the server. Nothing from ``replica.confirm`` on is stored or can still be, and the
+        replica has forgotten those entries.
+        """
         self._refuse_all(NoSpace(status.message))
 
     def broken(self, replica: Replica, status: m.Status) -> None:
+        """Handle the end of the replica: it was given up (it sends nothing more), the range was fenced, or the server
+        refuses the range.
+        """
         if status.code in FENCED_CODES:
             self.fail(FencedError(status.code, status.message))
             return

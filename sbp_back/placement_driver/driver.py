@@ -20,7 +20,6 @@ from anabranch_kit.run.barrier import Barrier
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.servers import Servers
-from sbp_back.placement_driver.session import PdSession
 from sbp_back.placement_driver.state import PdState, StateError, Transaction
 from sbp_back.transport.handler import NO_TICKETS, Reply
 from sbp_back.wire import model as m
@@ -483,3 +482,32 @@ def _fail(reply: Callable[[m.SystemErrorResponse], None], error: StateError) -> 
 
 def _log_state_error(error: StateError) -> None:
     logger.warning("placement driver: %s", error)
+
+
+class PdSession:
+    """One connection, which remembers the range servers that have reported over it: its end may mean that they have
+    ended. A process that dies takes its connections along at once, long before ``alive_seconds`` of silence have
+    passed.
+    """
+
+    __slots__ = ("_driver", "_servers")
+
+    def __init__(self, driver: PlacementDriver) -> None:
+        self._driver = driver
+        self._servers: set[int] = set()
+
+    def handle(self, request: m.Request, reply: Reply) -> None:
+        self._driver.handle(request, reply)
+        server = None
+        if isinstance(request, m.ReportMetricsRequest) or (
+            isinstance(request, m.HeartbeatRequest) and request.role == m.ClientRole.RANGE_SERVER
+        ):
+            server = request.range_server  # a sign of life of it
+        if server is not None and server.server_id not in self._servers:
+            self._servers.add(server.server_id)
+            self._driver.server_joined(server.server_id)
+
+    def ended(self) -> None:
+        servers, self._servers = self._servers, set()
+        for server_id in servers:
+            self._driver.server_left(server_id)

@@ -10,21 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.turn import ENTRY_WORK, Turn
 from anabranch_kit.run.barrier import Barrier
 
+if TYPE_CHECKING:
+    from sbp_back.transport.connection import Asked
+
 _LONE_BYTES = 1024 * 1024
 """A read that needs at least this much is made even late in a turn, since its room may be gone in the next."""
-
-
-class Holder(Protocol):
-    """A request. ``held``: bytes reserved for its answer; ``done``: it is answered."""
-
-    held: int
-    done: bool
 
 
 class AnswerRoom:
@@ -33,11 +29,11 @@ class AnswerRoom:
     """
 
     __slots__ = (
-        "_account",
         "_barrier",
         "_closed",
         "_grant_scheduled",
         "_granting",
+        "_handed_over",
         "_hopeful",
         "_limit",
         "_loop",
@@ -46,6 +42,7 @@ class AnswerRoom:
         "_reserved",
         "_turn",
         "_unsent",
+        "account",
     )
 
     def __init__(
@@ -58,7 +55,7 @@ class AnswerRoom:
         next_turn: Callable[[], None],
     ) -> None:
         self._loop = loop
-        self._account = budget.account(self.grant)
+        self.account = budget.account(self.grant)
         self._turn = turn
         self._limit = limit
         self._barrier = barrier
@@ -70,37 +67,38 @@ class AnswerRoom:
         self._closed = False
         self._reserved = 0  # reserved for answers to come
         self._reading = 0  # the part of that for reads in flight
+        self._handed_over = 0  # the part for answers that are written and not counted by the outbox yet
         self._unsent = 0  # bytes of unsent answers
 
     # --- for requests -----------------------------------------------------------------------------------------------
 
-    def reserve(self, holder: Holder, most: int, least: int) -> int:
+    def reserve(self, asked: Asked, most: int, least: int) -> int:
         """See ``Room.reserve``."""
         if self._hopeful and not self._granting:
             return 0  # other fetches have waited longer
         if not self._has_room(most, least) or self._must_yield(least):
             return 0
-        granted = self._account.grant(Kind.READS, max(least, min(most, self._limit)), least)
-        holder.held += granted
+        granted = self.account.grant(Kind.READS, max(least, min(most, self._limit)), least)
+        asked.held += granted
         self._reserved += granted
         self._reading += granted
         self._turn.spend(granted)
         return granted
 
-    def settle(self, holder: Holder, reserved: int, used: int, pieces: int) -> None:
+    def settle(self, asked: Asked, reserved: int, used: int, pieces: int) -> None:
         """See ``Room.settle``."""
         self._reading -= reserved
         if reserved:
             self._turn.spend(max(used, pieces * ENTRY_WORK) - reserved)
         more = used - reserved
-        if holder.done:
+        if asked.done:
             return  # nothing is held for it any more
         if more > 0:
-            holder.held += more
+            asked.held += more
             self._reserved += more
-            self._account.take(Kind.READS, more)
+            self.account.take(Kind.READS, more)
         else:
-            self.give_back(holder, -more)
+            self.give_back(asked, -more)
         self.more()
 
     def wait(self, most: int, least: int, again: Callable[[], None]) -> None:
@@ -116,20 +114,29 @@ class AnswerRoom:
 
     # --- for the connection -----------------------------------------------------------------------------------------
 
-    def give_back(self, holder: Holder, size: int) -> None:
+    def give_back(self, asked: Asked, size: int) -> None:
         """Release ``size`` reserved bytes of a request: they are not needed any more, or count as unsent now."""
-        holder.held -= size
+        asked.held -= size
         self._reserved -= size
-        self._account.give(Kind.READS, size)
+        self.account.give(Kind.READS, size)
         self.more()
 
-    def holds(self, unsent: int) -> None:
-        """Note that ``unsent`` bytes of answers are waiting for the client."""
-        more, self._unsent = unsent - self._unsent, unsent
-        if more > 0:
-            self._account.take(Kind.RESPONSES, more)
-        elif more:
-            self._account.give(Kind.RESPONSES, -more)
+    def hand_over(self, asked: Asked, size: int) -> None:
+        """Hold ``size`` reserved bytes of a request for its written answer, until :meth:`flushed`."""
+        asked.held -= size
+        self._handed_over += size
+
+    def flushed(self, unsent: int) -> None:
+        """Release what was handed over: the outbox counts it among ``unsent``, or it is sent."""
+        size, self._handed_over = self._handed_over, 0
+        self._reserved -= size
+        self.account.give(Kind.READS, size)
+        self.note_unsent(unsent)
+
+    def note_unsent(self, unsent: int) -> None:
+        """Note that the client has ``unsent`` bytes of answers to take."""
+        self._unsent = unsent
+        self.more()
 
     def more(self) -> None:
         """Have waiting fetches ask again: the connection holds less, or may do so."""
@@ -155,8 +162,8 @@ class AnswerRoom:
     def close(self) -> None:
         """End the room with its connection: nothing is unsent, and waiting fetches are called."""
         self._closed = True
-        self.holds(0)
-        self._account.close()
+        self.flushed(0)
+        self.account.close()
         while self._hopeful:
             self._barrier.call("abandoned request", self._hopeful.popleft()[2])
         self._next_turn = _nothing  # whose connection has this room
@@ -183,7 +190,7 @@ class AnswerRoom:
         if self._must_yield(least):
             self._next_turn()
         else:
-            self._account.wait(least)
+            self.account.wait(least)
 
     def _grant_on(self) -> None:
         self._grant_scheduled = False

@@ -12,6 +12,7 @@ from functools import partial
 from msgspec import Struct
 
 from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.net.framing import FrameError, ReceiveBuffer
 from anabranch_kit.net.tls_memory import bound_tls_memory
 from anabranch_kit.net.untie import socket_transport, untie
 from anabranch_kit.run.awaited import Settle, awaited
@@ -28,10 +29,12 @@ from sbp_back.wire.frame import (
     FLAG_RESPONSE,
     FLAG_SYSTEM_ERROR,
     FRAME_OVERHEAD,
+    FRAMING,
     MAX_FRAME_LENGTH,
     RESPONSE_FLAGS,
-    FrameReader,
     encode_frame,
+    is_foreign,
+    parse_frame,
 )
 from sbp_back.wire.identity import RangeServerCheck
 from sbp_back.wire.v02 import DialectV02
@@ -96,6 +99,8 @@ that it raises itself counts as a reason, too.
 """
 
 _LAST_STREAM_ID = 0x7FFFFFFF
+_RECEIVED_AT_ONCE = 128 * 1024
+"""Bytes of the buffer that a connection has while it lives."""
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -105,7 +110,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._carrier = carrier
         self._dialect = dialect
         self._options = options
-        self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic, whole=True)
+        self._framer = FRAMING.framer(ReceiveBuffer(_RECEIVED_AT_ONCE))
         self._transport: asyncio.Transport | None = None
         self._socket: object = None
         self._out: list[Buffer] = []
@@ -133,15 +138,18 @@ class _Connection(asyncio.BufferedProtocol):
             bound_tls_memory(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer(sizehint)
+        return self._framer.space()
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_heard = asyncio.get_running_loop().time()
+        framer = self._framer
+        skips = self._dialect.manners.skips_foreign_magic
         try:
-            frames = self._reader.received(nbytes)
-        except DecodeError as error:
+            frames = [parse_frame(one) for one in framer.received(nbytes) if not (skips and is_foreign(one))]
+        except (FrameError, DecodeError) as error:
             self.drop(f"malformed frame: {error}")
             return
+        framer.retry()
         for frame in frames:
             self.heard = True
             if frame.opcode == m.Opcode.GOAWAY:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from sbp_back.errors import DecodeError, SbpError
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import pack_entry
-from sbp_back.wire.frame import FrameReader, encode_frame
+from sbp_back.wire.frame import encode_frame
 from sbp_back.wire.v02 import DialectV02
 from tests.fuzz.harness import run
+from tests.kit.sbp_frames import Frames
 from tests.sbp_document.document_lab import DIALECTS
 
 RESPONSES = 0x80
@@ -27,7 +28,7 @@ def one_input(data: bytes) -> None:
         return
     dialect = SPEAKERS[(data[0] & ~RESPONSES) % len(SPEAKERS)]
     try:
-        frames = FrameReader().feed(data[1:])
+        frames = Frames().feed(data[1:])
     except DecodeError:
         return
     for frame in frames:

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.memory.buffers import Buffer
 from sbp_back.client.stream_writer import StreamWriter
@@ -19,7 +21,7 @@ from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire.base import Dialect
-from sbp_back.wire.frame import Frame, FrameReader, encode_frame
+from sbp_back.wire.frame import Frame, encode_frame
 from sbp_back.wire.model import Request, Response, Status
 from sbp_back.wire.v02 import DialectV02
 from sbp_document.client.document_writer import DocumentWriter
@@ -27,6 +29,7 @@ from sbp_document.server.document_service import DIALECT_OF, DocumentService, st
 from sbp_document.wire import messages as m
 from sbp_document.wire import v01
 from sbp_document.wire.record_batch import DocumentRecord, encode_batch
+from tests.kit.sbp_frames import Frames
 
 LOCAL = ("127.0.0.1", 0)
 DIALECTS: dict[str, Dialect] = {"sbp-0.2": DialectV02(), **v01.DIALECTS}
@@ -61,8 +64,7 @@ async def start(path: Path, options: EmbeddedOptions) -> Served:
     """A backend with the listeners that ``options`` name, the document's among them, as a node has it."""
     memory = options.range_server_listener.memory_bytes
     options.budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
-    at = ListenerOptions.placement_driver()
-    at.max_connections = options.max_connections
+    at = replace(ListenerOptions.placement_driver(), max_connections=options.max_connections)
     document = {
         name: ListenAt(address, options.advertise.get(name), options=at, budget=options.budget)
         for name, address in options.listen.items()
@@ -177,7 +179,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
-        self._frames = FrameReader()
+        self._frames = Frames()
         self._received: list[Frame] = []
 
     @classmethod

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from sbp_back.wire import model
-from sbp_back.wire.frame import Frame, FrameReader
+from sbp_back.wire.frame import Frame
 from sbp_back.wire.model import RangeServerInfo
 from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import parse_batch
 from sbp_document.wire.v01 import APRIL
+from tests.kit.sbp_frames import Frames
 from tests.sbp_document.document_lab import Wire, running
 from tests.sbp_document.test_document_tables import Oracle
 
@@ -123,7 +124,7 @@ def first_range(stream_id: int) -> m.DocumentRange:
 
 
 def frame_of(name: str) -> Frame:
-    (frame,) = FrameReader().feed(bytes.fromhex(FRAMES[name]))
+    (frame,) = Frames().feed(bytes.fromhex(FRAMES[name]))
     return frame
 
 

@@ -30,7 +30,7 @@ from sbp_back.range_server.object_log.range_object import RangeObject
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
-from sbp_back.range_server.store.maintenance import Upkeep
+from sbp_back.range_server.store.moving import Moving
 from sbp_back.range_server.store.options import OBJECTS, StoreOptions
 from sbp_back.range_server.store.recovery import Recovered
 from sbp_back.range_server.store.segment import Segment
@@ -123,7 +123,7 @@ class ObjectStore(Store):
     def is_fenced(self) -> bool:
         return self._objects.is_fenced()
 
-    def _make_maintenance(self) -> Upkeep:
+    def _make_maintenance(self) -> Moving:
         opened = self._opened
         self._upkeep = ObjectUpkeep(
             self._log,

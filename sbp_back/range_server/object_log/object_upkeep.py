@@ -46,8 +46,7 @@ _FENCED = "somebody else has taken over this range server's log: its indexes cou
 
 
 class ObjectUpkeep(Moving):
-    """All methods belong to the event loop but :meth:`save_everything`; see
-    :class:`~sbp_back.range_server.store.maintenance.Upkeep`."""
+    """All methods belong to the event loop but :meth:`save_everything`."""
 
     def __init__(
         self,

@@ -22,7 +22,8 @@ from sbp_back.range_server.object_log.offload import Offload
 from sbp_back.range_server.store.gather import Gathers
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
-from sbp_back.range_server.store.maintenance import Maintenance, Upkeep
+from sbp_back.range_server.store.maintenance import Maintenance
+from sbp_back.range_server.store.moving import Moving
 from sbp_back.range_server.store.options import MOVED, StoreOptions
 from sbp_back.range_server.store.recovery import Recovered, Recovery
 from sbp_back.range_server.store.segment import Segment
@@ -97,7 +98,7 @@ class OffloadStore(Store):
     def _make_gathers(self) -> Gathers:
         return Gathers(self._log, self._pool, self._hand_over, self._report, self._far)
 
-    def _make_maintenance(self) -> Upkeep:
+    def _make_maintenance(self) -> Moving:
         there = self._there
         upkeep = OffloadMaintenance(self._log, self._background, self._submit, self._space_is, self._disk_failing)
         upkeep.offload = self._offload = Offload(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
 
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
@@ -18,31 +17,8 @@ from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex
 from sbp_back.range_server.store.log import Background, Log
 from sbp_back.range_server.store.moving import Moving
 from sbp_back.range_server.store.recovery import columns_of, rebind, save_index
-from sbp_back.range_server.store.replacing import Replacement
 from sbp_back.range_server.store.segment import Segment, flush_segment
 from sbp_back.range_server.store.wal_items import Item
-
-
-class Upkeep(Protocol):
-    """Work on a store's segments besides writing and reading, wherever the segments are."""
-
-    def close(self) -> None:
-        """Start nothing any more."""
-
-    def rolled(self) -> None:
-        """React to a roll: a segment was sealed and nothing of the next one is applied yet."""
-
-    def tick(self) -> None:
-        """Do periodic work."""
-
-    def look(self) -> None:
-        """Start what is needed to free space."""
-
-    def replace(self, change: Replacement) -> None:
-        """Carry out ``change``, and answer it."""
-
-    def save_everything(self) -> None:
-        """Save everything at the end of the store, so that the next start has nothing to do. Raises ``OSError``."""
 
 
 class Maintenance(Moving):
@@ -73,7 +49,6 @@ class Maintenance(Moving):
     # --- index files and checkpoints
 
     def rolled(self) -> None:
-        """React to a roll: a segment was sealed and nothing of the next one is applied yet."""
         self._save()
 
     def _save(self) -> None:

@@ -23,7 +23,9 @@ from sbp_back.wire.model import Entry
 
 
 class Moving:
-    """Base of maintenance. ``submit`` hands an item to the writer of ``log``. Owned by the event loop."""
+    """Work on a store's segments besides writing and reading, wherever the segments are. ``submit`` hands an item to
+    the writer of ``log``. Owned by the event loop.
+    """
 
     def __init__(self, log: Log, background: Background, submit: Callable[[Item], None]) -> None:
         self._log = log
@@ -42,8 +44,20 @@ class Moving:
         while self._replacements:
             self._replacements.popleft().done(StoreError("the store is closed"))
 
+    def rolled(self) -> None:
+        """React to a roll: a segment was sealed and nothing of the next one is applied yet."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Do periodic work."""
+        raise NotImplementedError
+
     def look(self) -> None:
         """Start what is needed to free space."""
+        raise NotImplementedError
+
+    def save_everything(self) -> None:
+        """Save everything at the end of the store, so that the next start has nothing to do. Raises ``OSError``."""
         raise NotImplementedError
 
     def _settled(self) -> list[Segment]:
@@ -53,7 +67,7 @@ class Moving:
     # --- replacement
 
     def replace(self, change: Replacement) -> None:
-        """See :meth:`sbp_back.range_server.store.store.Store.replace`."""
+        """Carry out ``change``, and answer it; see :meth:`sbp_back.range_server.store.store.Store.replace`."""
         if self._closed:
             change.done(StoreError("the store is closed"))
             return

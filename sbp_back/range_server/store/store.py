@@ -24,7 +24,8 @@ from sbp_back.range_server.store.inbox import Inbox
 from sbp_back.range_server.store.index import StoredRange, StoredStream
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
-from sbp_back.range_server.store.maintenance import Maintenance, Upkeep, save_checkpoint
+from sbp_back.range_server.store.maintenance import Maintenance, save_checkpoint
+from sbp_back.range_server.store.moving import Moving
 from sbp_back.range_server.store.options import MOVED, OBJECTS, StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.recovery import Recovered, Recovery
@@ -110,7 +111,7 @@ class Store:
         self._spare = recovered.spare
         return writer
 
-    def _make_maintenance(self) -> Upkeep:
+    def _make_maintenance(self) -> Moving:
         return Maintenance(self._log, self._background, self._submit, self._space_is, self._disk_failing)
 
     def _make_gathers(self) -> Gathers:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from bridges.net import connection as connection_module
+from anabranch_kit.net import connection as connection_module
 from bridges.net.server import Limits
 from tests.bridges.net.echo import ALONE, LATER, NOW, frame, receive, serving
 from tests.kit.waiting import until

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Any
 
 import pytest
@@ -13,11 +12,9 @@ from tests.bridges.net.echo import EchoServer
 
 
 class Broken:
-    """A connection that sends too slowly and cannot be closed."""
+    """A connection that cannot be closed."""
 
-    receiving_since = -math.inf
-
-    def close(self, reason: str) -> None:
+    def look_after(self, now: float) -> None:
         raise RuntimeError("a bug")
 
 

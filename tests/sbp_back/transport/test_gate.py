@@ -259,7 +259,7 @@ async def test_a_reader_shows_new_tickets_on_the_connections_it_has(backend: Emb
         await reader.open(first, 2)
     with pytest.raises(SbpError, match="1403"):
         await reader.create_stream()
-    assert [listener.connection_count for listener in backend.listeners.values()] == [1, 1]
+    assert [len(listener.connections) for listener in backend.listeners.values()] == [1, 1]
     await reader.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -22,10 +23,10 @@ from sbp_back.wire.frame import (
     RESPONSE_FLAGS,
     SYSTEM_ERROR_FLAGS,
     Frame,
-    FrameReader,
     encode_frame,
 )
 from sbp_back.wire.v02 import DialectV02
+from tests.kit.sbp_frames import Frames
 from tests.kit.waiting import until
 
 DIALECT = DialectV02()
@@ -55,7 +56,7 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self._frames = FrameReader()
+        self._frames = Frames()
         self._received: list[Frame] = []
         self._next_id = 1
 
@@ -263,7 +264,7 @@ async def test_answers_after_the_client_is_gone_go_nowhere() -> None:
         peer.send(FETCH)
         await until(lambda: bool(puppet.replies))
         peer.close()
-        await until(lambda: listener.connection_count == 0)
+        await until(lambda: len(listener.connections) == 0)
         puppet.replies[0](m.FetchResponse())
 
 
@@ -285,7 +286,7 @@ async def test_reading_stops_while_too_much_is_unanswered() -> None:
 
 
 async def test_unanswered_bytes_are_bounded_but_one_request_always_passes() -> None:
-    async with served(max_unanswered_bytes=100_000) as (listener, puppet):
+    async with served(connection_bytes=100_000) as (listener, puppet):
         peer = await connect(listener)
         for base in range(8):
             peer.send(m.AppendRequest(entries=[pack_entry(0, 0, 0, base, 1, 0, bytes(300_000))]))
@@ -299,7 +300,7 @@ async def test_unanswered_bytes_are_bounded_but_one_request_always_passes() -> N
 
 
 async def test_a_slow_reader_is_not_served_further_until_it_reads() -> None:
-    async with served(write_high_bytes=1 << 16) as (listener, puppet):
+    async with served(write_buffer_bytes=1 << 16) as (listener, puppet):
         peer = await connect(listener)
         peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
         total = 400
@@ -322,7 +323,7 @@ async def test_a_slow_reader_is_not_served_further_until_it_reads() -> None:
 
 
 async def test_a_client_that_never_reads_is_cut() -> None:
-    async with served(write_high_bytes=1 << 16, write_limit_bytes=1 << 20, idle_seconds=0) as (listener, puppet):
+    async with served(write_buffer_bytes=1 << 16, write_limit_bytes=1 << 20, idle_seconds=0) as (listener, puppet):
         peer = await connect(listener)
         for _ in range(40):
             peer.send(FETCH)
@@ -330,55 +331,51 @@ async def test_a_client_that_never_reads_is_cut() -> None:
         entry = pack_entry(0, 0, 0, 0, 1, 0, bytes(1 << 20))
         for reply in puppet.replies:
             reply(m.FetchResponse(entries=[entry]))
-        await until(lambda: listener.connection_count == 0)
+        await until(lambda: len(listener.connections) == 0)
 
 
 async def test_a_client_that_takes_nothing_for_long_is_cut_though_requests_are_under_way() -> None:
     """Half-open or stuck: its answers would be kept until the kernel gives the connection up."""
-    async with served(write_high_bytes=1 << 16, stall_seconds=0.05, idle_seconds=0) as (listener, puppet):
+    async with served(write_buffer_bytes=1 << 16, stall_seconds=0.05, idle_seconds=0) as (listener, puppet):
         peer = await connect(listener)
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.send(FETCH)
         for _ in range(200):
             peer.send(m.PingRequest(b"", bytes(100_000)))
-        await until(lambda: listener.connection_count == 0)
+        await until(lambda: len(listener.connections) == 0)
         assert len(puppet.requests) < 200, "its answers were in the way"
 
 
 async def test_a_slow_reader_is_not_cut_as_long_as_it_takes_anything() -> None:
-    async with served(write_high_bytes=1 << 16, stall_seconds=60, idle_seconds=0) as (listener, _):
+    async with served(write_buffer_bytes=1 << 16, stall_seconds=60, idle_seconds=0) as (listener, _):
         peer = await connect(listener)
         reading = peer.writer.transport
         reading.pause_reading()  # type: ignore[attr-defined]
         peer.send(FETCH)
         for _ in range(200):
             peer.send(m.PingRequest(b"", bytes(100_000)))
-        (connection,) = listener._connections
+        (connection,) = listener.connections
         await until(lambda: connection._write_paused)
-        transport = connection._transport
-        assert transport is not None
-        start = asyncio.get_running_loop().time()
-        connection.look_after(start)
-        connection.look_after(start + 59)
-        waiting = transport.get_write_buffer_size()
-        assert waiting > 0
+        since = connection.stalled_since
+        connection.look_after(since + 59)
+        assert listener.connections
         reading.resume_reading()  # type: ignore[attr-defined]
-        while transport.get_write_buffer_size() >= waiting:
+        while connection.stalled_since == since:
             await peer.frame()
         reading.pause_reading()  # type: ignore[attr-defined]
-        await until(lambda: connection._write_paused)
-        connection.look_after(start + 118)
-        connection.look_after(start + 177)
-        assert listener.connection_count == 1
-        connection.look_after(start + 178)
-        await until(lambda: listener.connection_count == 0)
+        await until(lambda: since < connection.stalled_since < math.inf)
+        connection.look_after(since + 60)
+        connection.look_after(connection.stalled_since + 59)
+        assert listener.connections
+        connection.look_after(connection.stalled_since + 60)
+        await until(lambda: not listener.connections)
 
 
 async def test_the_system_asks_silent_clients_for_a_sign_of_life() -> None:
     """One that waits for data for minutes may be gone without a word."""
     async with served(stall_seconds=60) as (listener, _):
         await (await connect(listener)).ping()
-        (connection,) = listener._connections
+        (connection,) = listener.connections
         assert connection._transport is not None
         sock = connection._transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -448,7 +445,7 @@ async def test_drain_cuts_clients_that_do_not_end() -> None:
         peer.send(FETCH)
         await until(lambda: bool(puppet.replies))
         await listener.drain()
-        assert listener.connection_count == 0
+        assert len(listener.connections) == 0
 
 
 @pytest.mark.parametrize("form", GoAwayForm)
@@ -471,7 +468,7 @@ async def test_more_connections_than_allowed_are_refused() -> None:
         third = await connect(listener)
         assert await third.frame() is None
         first.close()
-        await until(lambda: listener.connection_count == 1)
+        await until(lambda: len(listener.connections) == 1)
         await (await connect(listener)).ping()
 
 
@@ -481,9 +478,9 @@ async def test_two_hundred_connections() -> None:
         for _ in range(5):
             await asyncio.gather(*(peer.ping() for peer in peers))
         assert len(puppet.requests) == 1000
-        assert listener.connection_count == 200
+        assert len(listener.connections) == 200
         await listener.close()
-        assert listener.connection_count == 0
+        assert len(listener.connections) == 0
 
 
 async def test_address_in_use_and_not_started() -> None:

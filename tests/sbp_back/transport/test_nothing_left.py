@@ -96,7 +96,7 @@ async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:
         found: dict[str, dict[str, dict[str, int]]] = {}
 
         async def over() -> None:
-            await until(lambda: not any(listener.connection_count for listener in listeners.values()))
+            await until(lambda: not any(len(listener.connections) for listener in listeners.values()))
 
         for name in LISTENERS:
             dialect = "sbp-0.2" if name in OWN else name.removesuffix("-range-server")

@@ -16,10 +16,11 @@ from sbp_back.transport.listener import Listener
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address, tcp_connector
 from sbp_back.wire import model as w
 from sbp_back.wire.entry import pack_entry
-from sbp_back.wire.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, FrameReader, encode_frame
+from sbp_back.wire.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, encode_frame
 from sbp_back.wire.v02 import DialectV02
 from sbp_document.wire import messages as m
 from sbp_document.wire.v01 import V01
+from tests.kit.sbp_frames import Frames
 from tests.kit.waiting import until
 from tests.sbp_document.document_lab import DIALECTS
 
@@ -248,7 +249,7 @@ class Peer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.writers.append(writer)
-        frames = FrameReader()
+        frames = Frames()
         try:
             while data := await reader.read(65536):
                 for frame in frames.feed(data):
