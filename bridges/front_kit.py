@@ -24,6 +24,8 @@ from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, FormatId, StoredF
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch
+from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.retention import Retention
 from bridges.log.remote.partitions import Partition
 from bridges.node.assembly import Node
 from bridges.node.config import load
@@ -330,6 +332,10 @@ async def check_duties(node: KitNode, put: Put) -> list[str]:
     return [*(duty.demand for duty in _DUTIES), "deletion by the time of the append"]
 
 
+async def _need_nothing(log: PartitionLog, now_ms: int) -> int | None:
+    return None
+
+
 async def _check_deletion(node: KitNode, put: Put) -> None:
     """Check that the time in a record neither deletes it early nor keeps it."""
     await node.make("duty-deletion", 1, retention_ms=str(_HOUR))
@@ -338,8 +344,9 @@ async def _check_deletion(node: KitNode, put: Put) -> None:
     now = time.time_ns() // 1_000_000
     told = await put(log.topic, b"k", b"yesterday's", now - _DAY)
     assert told is None, f"a topic without demands takes a record of yesterday: {told}"
-    await node.node.logs.enforce_retention([(log.topic, 0)], lambda _: (_HOUR, -1), now)
+    retention = Retention(node.node.logs, lambda _: (_HOUR, -1), _need_nothing)
+    await retention.enforce([(log.topic, 0)], now)
     assert log.log_start_offset == 0, "a record was deleted for a time that its client claims"
     await put(log.topic, b"k", b"tomorrow's", now + _DAY)
-    await node.node.logs.enforce_retention([(log.topic, 0)], lambda _: (_HOUR, -1), now + 2 * _HOUR)
+    await retention.enforce([(log.topic, 0)], now + 2 * _HOUR)
     assert log.log_start_offset == log.high_watermark, "a record was kept for a time that its client claims"

@@ -82,9 +82,10 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("anabranch_kit.net", "connection server"),
     (
         "bridges.log",
-        "byte_positions.search byte_positions.tail interfaces partition.admission partition.append_path "
-        "partition.partition_log partition.reading partition.time_search partition.upkeep partition.waiters "
-        "remote.readable transactions.aborted_blocks",
+        "byte_positions.search byte_positions.tail damage.missing interfaces ledger.expiry logs opener "
+        "partition.admission partition.append_path partition.partition_log partition.reading partition.time_search "
+        "partition.upkeep partition.waiters rebuilding remote.readable state.snapshotter stores "
+        "transactions.aborted_blocks",
     ),
     ("bridges.net", "connection server"),
     ("kafka_front", "server session"),

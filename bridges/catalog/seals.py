@@ -112,7 +112,7 @@ class Seals:
             await self._db.changes.settled(lambda: self._confirm(topic, number, stream, end))
         except NotOwner:
             self._later(stream, delay)  # the owner seals it, and every node follows the change
-        except TransactionsOpen as error:  # Logs.on_decided retries once they have ended
+        except TransactionsOpen as error:  # Logs.seal has it retried once they have ended
             if not delay:
                 _log.info("a partition is sealed later", topic=topic.name, partition=number, reason=str(error))
             self._later(stream, delay)

@@ -1,4 +1,4 @@
-"""Types between a partition log and its surroundings: batches, waiters, and the owner's interface."""
+"""Types between a partition log and its surroundings: batches, answers, waiters."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ from bridges.log.damage.skips import Span
 from bridges.log.state.partition_state import PartitionState
 
 if TYPE_CHECKING:
-    from anabranch_kit.run.barrier import Barrier
-    from anabranch_kit.run.task_set import TaskSet
-    from bridges.log.byte_positions.search import ByteSearch
-    from bridges.log.partition.admission import Admission
     from bridges.log.partition.partition_log import PartitionLog
-    from bridges.log.partition.refusals import Refusals
-    from bridges.log.partition.time_search import TimeSearch
-    from bridges.log.streams import Streams, Writer
-    from bridges.log.transactions.aborted_blocks import AbortedBlocks
 
 
 class Appended(NamedTuple):
@@ -66,7 +58,7 @@ class Batch(Struct):
 
     ``rest`` makes the batch without its first records, for writers that may repeat a part of a request; it may raise
     LogError. ``transaction`` must agree with the batch's bytes. ``import_epoch`` is the run of the migration that
-    copies the batch (bridges/catalog/imports.py). Its ``producer`` was checked in the original cluster; here the ledger
+    copies the batch (bridges/catalog/topic.py). Its ``producer`` was checked in the original cluster; here the ledger
     only remembers it.
 
     The topic's rules are checked at the append (bridges/log/partition/admission.py), unless the batch was ``admitted``
@@ -145,74 +137,6 @@ class Waiter(Protocol):
 
     def log_moved(self, log: PartitionLog) -> None:
         """Handle a move: the high watermark or the log start moved, or the log became unusable."""
-
-
-class Owner(Protocol):
-    """The node's services for the partition logs that it owns."""
-
-    @property
-    def client(self) -> Streams: ...
-
-    @property
-    def barrier(self) -> Barrier: ...
-
-    @property
-    def finishing(self) -> TaskSet: ...
-
-    @property
-    def search(self) -> TimeSearch: ...
-
-    @property
-    def admission(self) -> Admission: ...
-
-    @property
-    def refusals(self) -> Refusals: ...
-
-    @property
-    def positions(self) -> ByteSearch: ...
-
-    @property
-    def aborted(self) -> AbortedBlocks: ...
-
-    def leader_epoch(self, topic: str, partition: int) -> int:
-        """Return the epoch in which a partition is, or would be, written."""
-
-    @property
-    def is_sure(self) -> bool:
-        """Return whether this node certainly owns its open logs
-        (:attr:`bridges.cluster.ownership.Ownership.is_sure`)."""
-
-    def when_sure(self, callback: Callable[[LogError | None], None]) -> None:
-        """Call back once ownership was confirmed after this call, or with the error that prevents it."""
-
-    def opening(self, log: PartitionLog) -> None:
-        """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
-
-    async def trim(self, stream_id: int, offset: int) -> None:
-        """Give up a stream's data below ``offset``. Raises ``SbpError``, or an error of the database."""
-
-    def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
-        """Handle a backend that has reclaimed ``offset``: find the log's new start and raise it. The task returns the
-        error that prevented it, or None."""
-
-    def lost(self, log: PartitionLog, span: Span) -> asyncio.Task[LogError | None]:
-        """Handle a backend that has lost ``span`` on all servers: readers skip it from now on, for good. The task
-        returns the error that prevented it, or None."""
-
-    def let_go(self, writer: Writer) -> None:
-        """Close a writer that the log no longer uses."""
-
-    def want_snapshot(self, log: PartitionLog) -> None:
-        """Call ``log.save_snapshot`` soon."""
-
-    async def snapshot(self, log: PartitionLog) -> LogError | None:
-        """Call ``log.save_snapshot``; return its error, or None."""
-
-    def schedule(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in the next turn of the event loop."""
-
-    def schedule_answer(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after everything that is ready in this turn, or soon after."""
 
 
 class Phase(Enum):

@@ -55,7 +55,7 @@ class AmongOthers(ByItself):
 
     def elsewhere(self, catalog: Catalog, barrier: Barrier, logs: Logs) -> ReadableElsewhere:
         cluster = self._cluster
-        cluster.open_logs = logs.to_close
+        cluster.open_logs = logs.opener.count_taken
         return LogsElsewhere(self._peers, cluster, cluster.node_id, logs, catalog.id_of, barrier)
 
     def forwarding(self, catalog: Catalog, barrier: Barrier, logs: Logs) -> Elsewhere:

@@ -27,13 +27,13 @@ from anabranch_kit.run.stalls import LoopStalls
 from anabranch_kit.run.watchdog import SlowThreads
 from bridges.auth import Authorizer, Everybody
 from bridges.auth.authenticator import Authenticator
-from bridges.catalog import topic_defaults
 from bridges.catalog.client_quotas import ClientQuotas
 from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.progress import Progress
 from bridges.catalog.sql import Database
 from bridges.catalog.topic import Change, ChangeKind
+from bridges.catalog.topic_config import node_config_of
 from bridges.catalog.topics import Catalog
 from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.console.door import ConsoleDoor
@@ -41,7 +41,6 @@ from bridges.console.group_states import GroupStates
 from bridges.console.history import FINE_S
 from bridges.console.sampling import Recorder
 from bridges.console.topic_sizes import TopicSizes
-from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
 from bridges.log.compaction.cleaner import Cleaner
 from bridges.log.logs import Logs
@@ -458,7 +457,7 @@ class Node(Stopping):
     def _tell_configuration(self, addresses: Mapping[str, Address]) -> None:
         """Update the node-level configuration with what is known now; ``addresses`` by listener. Raises FrontError."""
         settings = self.settings
-        told = topic_defaults.from_settings(settings.topic_defaults)
+        told = node_config_of(settings.topic_defaults)
         for kind in self._kinds:
             facts = NodeFacts(
                 settings.of(kind),
@@ -596,17 +595,9 @@ class Node(Stopping):
     async def _enforce_retention(self, now_ms: int) -> None:
         topics = self._log.handed_over.others(self.catalog.topics.values(), now_ms)
         places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
-        trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms, self._log.needed.first)
+        trimmed = await self._log.retention.enforce(places, now_ms)
         if trimmed:
             _log.info("retention applied", partitions=trimmed)
-
-    def _retention_limits(self, topic: str) -> tuple[int, int]:
-        """Return (milliseconds, bytes) to keep of a topic, -1 for no limit."""
-        with suppress(LogError):  # the topic was just deleted
-            if "delete" in self.catalog.effective(topic, "cleanup.policy"):
-                effective = self.catalog.effective
-                return effective(topic, "retention.ms"), effective(topic, "retention.bytes")
-        return -1, -1
 
     async def _compact(self, now_ms: int) -> None:
         topics = list(self.catalog.topics.values())  # topics come and go during the look

@@ -32,23 +32,19 @@ from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic_rules import RulesCache
 from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.formats import Translator
-from bridges.log.byte_positions.starts import ByteStarts
-from bridges.log.compaction.cleaned_logs import CleanedLogs
 from bridges.log.compaction.cleaner import Cleaner, CleanerOptions
-from bridges.log.damage.skips import Skips
 from bridges.log.ledger.rules import RULES
 from bridges.log.logs import LogOptions, Logs
 from bridges.log.remote.partitions import Partitions
-from bridges.log.state.log_starts import LogStarts
-from bridges.log.state.snapshots import Snapshots
-from bridges.log.transactions.aborted_blocks import AbortedBlocks
+from bridges.log.retention import Retention
+from bridges.log.stores import ERASERS, load_stores
 from bridges.net.quotas import Quotas
 from bridges.node import backend, databases
 from bridges.node.by_itself import ByItself
 from bridges.node.compaction_policies import Policies
 from bridges.node.data_dir import DataDirectory
 from bridges.node.listening import CLUSTER, CONSOLE
-from bridges.node.retention import HandedOver, NeededByConsumers
+from bridges.node.retention import HandedOver, NeededByConsumers, limits_of
 from bridges.node.sections import SettingsError
 from bridges.node.tls_settings import Tls
 
@@ -251,8 +247,7 @@ async def metadata(
         names={kind.name: kind.names for kind in plan.kinds if kind.names is not None},
     )
     of_fronts = (eraser for kind in plan.kinds for eraser in kind.erasers)
-    of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips, CleanedLogs, AbortedBlocks))
-    catalog = Catalog(db, started.client, options, (erase_topic, *of_streams, *of_fronts), barrier)
+    catalog = Catalog(db, started.client, options, (erase_topic, *ERASERS, *of_fronts), barrier)
     try:
         await catalog.load()
         # Another worker may take over a worker's log only when that worker is removed for good: until then it restarts
@@ -284,9 +279,9 @@ class Log(Struct, frozen=True):
 
     logs: Logs
     partitions: Partitions
+    retention: Retention
     cleaner: Cleaner
     translator: Translator
-    needed: NeededByConsumers
     handed_over: HandedOver
     addresses: Mapping[str, Address]
     """Addresses of the listeners of other backends."""
@@ -298,38 +293,28 @@ async def log(
 ) -> AsyncIterator[Log]:
     """Make the partition logs, each of which is opened at its first use. Raises errors of the database."""
     settings, db, catalog, barrier = plan.settings, below.db, known.catalog, plan.metrics.barrier
-    starts, skips, byte_starts, cleaned = LogStarts(db), Skips(db), ByteStarts(db), CleanedLogs(db)
-    for rows in (starts, skips, byte_starts, cleaned):
-        await rows.load()
+    stores = await load_stores(db, barrier)
     flushed = settings.sbp.durability != "os" or settings.sbp.mode != "embedded"
     logs = Logs(
         started.client,
-        catalog.stream_of,
-        Snapshots(db),
+        catalog,
+        stores,
         place.cluster,
         _log_options(settings, plan.kinds),
-        barrier,
-        starts,
-        plan.works,
-        skips,
-        catalog.sealed_as,
-        catalog.hidden_stream_of,
-        byte_starts,
-        catalog.import_epoch,
         RulesCache(catalog).of,
-        cleaned,
-        AbortedBlocks(db, barrier),
-        partial(place.elsewhere, catalog, barrier),
+        plan.works,
+        barrier,
         None if flushed else partial(_take_positions_back, known.progress),
+        partial(place.elsewhere, catalog, barrier),
     )
+    retention = Retention(logs, partial(limits_of, catalog), NeededByConsumers(catalog, known.progress).first)
     partitions = Partitions(logs, place.forwarding(catalog, barrier, logs), db.changes.latest)
     handed_over = HandedOver(settings.migrate.grace_ms)
     options = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
-    cleaner = Cleaner(logs, cleaned, Policies(catalog, handed_over.holds).of, options)
+    cleaner = Cleaner(logs, stores.cleaned, Policies(catalog, handed_over.holds).of, options)
     limits, held = settings.limits, partial(below.budget.account(lambda: None).count, Kind.READS)
     translator = Translator(limits.translated_bytes, plan.works, limits.batch_inflated_bytes, held)
     place.cluster.on_gained.append(lambda slots: catalog.seal_again())
-    logs.on_decided.append(catalog.seal_again)
     catalog.start_sealing(logs.seal)
     started.attach(logs)
     others: Sequence[Served] = ()
@@ -337,14 +322,14 @@ async def log(
         if started.embedded is not None:
             others = await backend.serve_others(settings, started.embedded, plan.listen, catalog, logs, below.budget)
         addresses = {name: Address(*at) for other in others for name, at in other.addresses.items()}
-        needed = NeededByConsumers(catalog, known.progress)
-        yield Log(logs, partitions, cleaner, translator, needed, handed_over, addresses)
+        yield Log(logs, partitions, retention, cleaner, translator, handed_over, addresses)
     finally:
         await plan.step("forwarding nothing more", partitions.close())
         await plan.step("reading nothing more of other nodes", logs.elsewhere.close())
         await plan.step("answering no other node", place.peers.close())
         for other in others:  # their clients append through the partition logs
             await plan.step("stopping listeners of other backends", other.close())
+        await plan.step("ending retention", retention.close())
         await plan.step("closing partition logs", logs.close())
         await plan.step("ending work on records", asyncio.to_thread(plan.works.close))
 

@@ -116,7 +116,7 @@ def _about(node: Scraped) -> Iterator[Metric]:
     yield value(
         "anabranch_streams_left", "Streams of deleted topics that the backend cannot delete.", node.catalog.left_streams
     )
-    yield value("anabranch_tail_cache_bytes", "Bytes of batches in the tail cache.", node.logs.cached_bytes)
+    yield value("anabranch_tail_cache_bytes", "Bytes of batches in the tail cache.", node.logs.cache.total)
     yield from _groups(node)
     yield from process_metrics()
     yield from budget_metrics(node.budget)

@@ -4,9 +4,10 @@ A topic that a migration or a replay imports is compared with its source until i
 operator may still check that everything, including its settings, has arrived unchanged. So retention waits for
 ``migrate.grace_ms`` longer, and the log says when it begins to act.
 
-A topic names its consumers in its configuration (:mod:`bridges.catalog.retained_for`). They hold back retention by age
-and by size. A partition is then bounded only by their progress, by the time given with their names, and by the disk:
-below ``sbp.low_water_bytes`` of free space the node refuses appends, and beyond ``sbp.retention_bytes`` the oldest data
+A topic names its consumers in its configuration (:data:`bridges.catalog.topic_config.RETAINED_FOR`). They hold back
+retention by age and by size. A partition is then bounded only by their progress, by the time given with their names,
+and by the disk: below ``sbp.low_water_bytes`` of free space the node refuses appends, and beyond
+``sbp.retention_bytes`` the oldest data
 of all topics is dropped, even if a consumer has not read it. Explicit deletions are not held back either.
 """
 
@@ -14,20 +15,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
 
 from anabranch_kit.run.turns import in_turns
-from bridges.catalog import retained_for
 from bridges.catalog.group_view import CONSUMERS
-from bridges.catalog.topic_config import RETAINED_FOR
+from bridges.catalog.topic_config import RETAINED_FOR, parse_retained_for
+from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from bridges.catalog.imports import Import
     from bridges.catalog.progress import Progress
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topic import Import, Topic
     from bridges.catalog.topics import Catalog
     from bridges.log.partition.partition_log import PartitionLog
 
@@ -35,6 +36,14 @@ _log = structlog.get_logger(__name__)
 
 _NAMED = 20
 """Most topics that a log line names."""
+
+
+def limits_of(catalog: Catalog, topic: str) -> tuple[int, int]:
+    """Return (milliseconds, bytes) to keep of a topic, -1 for no limit."""
+    with suppress(LogError):  # the topic was just deleted
+        if "delete" in catalog.effective(topic, "cleanup.policy"):
+            return catalog.effective(topic, "retention.ms"), catalog.effective(topic, "retention.bytes")
+    return -1, -1
 
 
 class HandedOver:
@@ -100,7 +109,7 @@ class NeededByConsumers:
         TopicNotFound.
         """
         needed: int | None = None
-        consumers = retained_for.parse(self._catalog.effective(log.topic, RETAINED_FOR))
+        consumers = parse_retained_for(self._catalog.effective(log.topic, RETAINED_FOR))
         async for name, keep_ms in in_turns(consumers):
             committed = await self._progress.durable((CONSUMERS, name), log.topic, log.partition)
             position = max(log.log_start_offset, 0 if committed is None else committed.offset)

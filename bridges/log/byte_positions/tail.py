@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from bridges.errors import LogError
     from bridges.log.byte_positions.column import ByteColumn
-    from bridges.log.interfaces import AppendDone, Batch, Owner
+    from bridges.log.interfaces import AppendDone, Batch
+    from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
 
 _DECIDED_AT_ONCE = 200
@@ -37,12 +38,12 @@ def _takes(batch: Batch) -> int | None:
 class ByteTail:
     """The end in bytes of one partition; used by its append path."""
 
-    __slots__ = ("_again", "_asking", "_column", "_flying", "_from", "_log", "_owner", "_waiting")
+    __slots__ = ("_again", "_asking", "_column", "_flying", "_from", "_log", "_logs", "_waiting")
 
-    def __init__(self, log: PartitionLog, owner: Owner, again: Callable[[Batch, AppendDone], None]) -> None:
+    def __init__(self, log: PartitionLog, logs: Logs, again: Callable[[Batch, AppendDone], None]) -> None:
         """Make the tail of ``log``; ``again`` appends a batch that had to wait."""
         self._log = log
-        self._owner = owner
+        self._logs = logs
         self._again = again
         self._column: ByteColumn | None = None
         # The bytes in flight from this offset on are known: ``_flying``.
@@ -128,7 +129,7 @@ class ByteTail:
     def _ask(self) -> None:
         if not self._asking:
             self._asking = True
-            self._owner.positions.when_counted(self._log, self._counted)
+            self._logs.positions.when_counted(self._log, self._counted)
 
     def _counted(self, error: LogError | None) -> None:
         self._asking = False
@@ -139,7 +140,7 @@ class ByteTail:
 
     def _decide(self, left: int) -> None:
         """Decide the first ``left`` waiting appends again."""
-        log, barrier = self._log, self._owner.barrier
+        log, barrier = self._log, self._logs.barrier
         for _ in range(min(left, _DECIDED_AT_ONCE, len(self._waiting))):
             batch, done, asked_at = self._waiting.popleft()
             assert batch.guard is not None
@@ -154,7 +155,7 @@ class ByteTail:
                 barrier.call("append answer", self._refuse, wanted, done, topic=log.topic, partition=log.partition)
         left -= _DECIDED_AT_ONCE
         if left > 0 and self._waiting:
-            self._owner.schedule(partial(self._decide, left))
+            self._logs.schedule(partial(self._decide, left))
         elif self._waiting:
             column = log.state.index.column
             if column is None or column.end.offset < log.last_stable_offset:

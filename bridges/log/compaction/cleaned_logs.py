@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from bridges.catalog.sql import Connection
 from bridges.log.state.stream_rows import KnownRows
+
+if TYPE_CHECKING:
+    from bridges.log.state.partition_state import PartitionState
+    from bridges.log.streams import Streams
+
+_ROWS_AT_ONCE = 64
 
 
 class Cleaned(Struct, frozen=True):
@@ -57,3 +65,17 @@ def _save(stream_id: int, row: Sequence[int], connection: Connection) -> bool:
     CleanedLogs.put(connection, stream_id, row)
     query = f"SELECT 1 FROM {CleanedLogs.table} WHERE stream_id = ?"
     return connection.execute(query, (stream_id,)).fetchone() is not None
+
+
+async def correct_index(client: Streams, stream_id: int, state: PartitionState, end: Callable[[], int]) -> None:
+    """Correct the index of a compacted log to the bytes that are left: it counts those that were appended."""
+    starts = state.index.starts
+    sizes: list[int] = []
+    for first in range(0, len(starts) - 1, _ROWS_AT_ONCE):
+        sizes += client.bytes_between(stream_id, starts[first : first + _ROWS_AT_ONCE + 1]) or ()
+        await asyncio.sleep(0)
+    if not starts or len(sizes) < len(starts) - 1 or state.index.starts[: len(starts)] != starts:
+        return
+    if state.index.rows == len(starts):
+        sizes += client.bytes_between(stream_id, (starts[-1], end())) or ()
+    state.index.resize(sizes)

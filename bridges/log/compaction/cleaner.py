@@ -20,7 +20,7 @@ from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.sliced import SlicedWorks
 from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError
-from bridges.log.compaction.cleaned_logs import Cleaned, CleanedLogs
+from bridges.log.compaction.cleaned_logs import Cleaned, CleanedLogs, correct_index
 from bridges.log.compaction.cleaning import READS_END_MS, Compaction, CompactionPass, Damaged, Stopped
 from bridges.log.compaction.key_offsets import KeyOffsets
 from bridges.log.compaction.pace import Pace
@@ -275,7 +275,8 @@ class Cleaner:
             done = await work.run(due.start, due.end, now_ms - policy.min_lag_ms, now_ms)
         finally:
             self._count(work.result, view)
-            await self._logs.measure(log)
+            if log.is_open:
+                await correct_index(self._logs.client, log.stream_id, log.state, lambda: log.high_watermark)
         await self._settle(log, cleaned, done)
         view.clean_offset = done.end
         view.passed_ms = now_ms
@@ -306,7 +307,7 @@ class Cleaner:
             await self._logs.aborted.forget(log.stream_id, log.state.transactions, done.aborted)
             settled = False
         if not settled:
-            settled = await self._logs.fresh_snapshot(log) is None
+            settled = await self._logs.snapshotter.take_fresh(log) is None
         passed_ms = self._clock()
         await self._cleaned.save(log.stream_id, Cleaned(done.end, done.horizon_ms, passed_ms, settled))
 

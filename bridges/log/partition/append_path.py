@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bridges.formats.producer import InTransaction, Stamp
-    from bridges.log.interfaces import AppendDone, Batch, Owner
+    from bridges.log.interfaces import AppendDone, Batch
     from bridges.log.ledger.ledger import Durable
+    from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.partition.upkeep import Upkeep
     from bridges.log.partition.waiters import Waiters
@@ -86,9 +87,9 @@ class AppendPath:
         "_duplicates",
         "_held",
         "_log",
+        "_logs",
         "_on_stored",
         "_owed",
-        "_owner",
         "_pending",
         "_queued",
         "_refused",
@@ -98,11 +99,11 @@ class AppendPath:
         "taken",
     )
 
-    def __init__(self, log: PartitionLog, owner: Owner, upkeep: Upkeep, waiters: Waiters) -> None:
+    def __init__(self, log: PartitionLog, logs: Logs, upkeep: Upkeep, waiters: Waiters) -> None:
         self._log = log
-        self._owner = owner
-        self._barrier = owner.barrier
-        self._admission = owner.admission
+        self._logs = logs
+        self._barrier = logs.barrier
+        self._admission = logs.admission
         self._upkeep = upkeep
         self._waiters = waiters
         #: The writer of the present opening; appends go to it directly once the queue is handed over.
@@ -118,7 +119,7 @@ class AppendPath:
         self._refused: deque[list[AppendDone]] = deque()
         # Callbacks of repetitions of a batch that is still in flight, by its base offset.
         self._duplicates: dict[int, list[AppendDone]] = {}
-        self._bytes = ByteTail(log, owner, self.append)
+        self._bytes = ByteTail(log, logs, self.append)
         # Callbacks of appends that are not stored, with the error.
         self._owed: deque[tuple[AppendDone, LogError]] = deque()
         # Appends that wait until the log is open, or a hold ends; the requests' budget counts their bytes.
@@ -203,20 +204,20 @@ class AppendPath:
         log = self._log
         if self._owed:
             # A client must learn of its lost batch before it learns of later ones.
-            self._owner.schedule(partial(self._hand_over_queued, writer))
+            self._logs.schedule(partial(self._hand_over_queued, writer))
             return
         for _ in range(_HANDED_OVER_AT_ONCE):
             if not self._queued or writer is not self.taken:
                 break
             self._barrier.call("append answer", self._hand_over, writer, *self._queued.popleft())
         if writer is not self.taken:
-            self._owner.let_go(writer)  # the log has failed meanwhile, or was deleted
+            self._logs.opener.let_go(writer)  # the log has failed meanwhile, or was deleted
             # Appending the rest of the queue would reorder it: it comes behind appends that were just refused.
             self.refuse_queued(LogUnavailable(f"{log.topic}-{log.partition} failed while it was opened"))
             log.reopen_if_wanted()
             return
         if self._queued:
-            self._owner.schedule(partial(self._hand_over_queued, writer))
+            self._logs.schedule(partial(self._hand_over_queued, writer))
             return
         self._writer = writer
         log.settle_open(None)
@@ -271,7 +272,7 @@ class AppendPath:
                     else:
                         assert isinstance(stamp, ProducerStamp), stamp
                         written = writer.next_offset > 0
-                        self._owner.refusals.require_first(log.topic, log.partition, stamp, written=written)
+                        self._logs.refusals.require_first(log.topic, log.partition, stamp, written=written)
                 except LogError as error:
                     done(NOT_APPENDED, _answered(error))
                     return
@@ -320,7 +321,7 @@ class AppendPath:
         if column is not None:
             self._bytes.handed_over(column, base, batch)
         if given != base:
-            self._owner.let_go(writer)
+            self._logs.opener.let_go(writer)
             log.fail(LogUnavailable(f"the backend gave offset {given} where it had announced {base}"))
 
     def _refused_by_transactions(self, part: InTransaction, stamp: Stamp | None) -> LogError | None:
@@ -379,7 +380,7 @@ class AppendPath:
         if batch.transaction is not None:
             state.transactions.observe(batch.transaction, base)
             if state.transactions.full:
-                self._owner.aborted.want(log)
+                self._logs.aborted.want(log)
         try:
             number = batch.flags & FORMAT_MASK
             state.formats |= 1 << number
@@ -493,7 +494,7 @@ class AppendPath:
             self._barrier.call("append answer", done, NOT_APPENDED, error, topic=log.topic, partition=log.partition)
             owed.popleft()  # only now: the callback may make the log fail again
         if owed:
-            self._owner.schedule(self._refuse_some)
+            self._logs.schedule(self._refuse_some)
 
 
 def _ignore(error: SbpError | None) -> None:

@@ -36,7 +36,6 @@ from bridges.log.interfaces import (
     Appended,
     Batch,
     Guard,
-    Owner,
     Phase,
     Place,
     Promised,
@@ -47,6 +46,7 @@ from bridges.log.interfaces import (
 )
 from bridges.log.partition.append_path import AppendPath, Hold
 from bridges.log.partition.reading import Reading, read_error
+from bridges.log.partition.tail_cache import Tail
 from bridges.log.partition.upkeep import Upkeep, rebuild_cost
 from bridges.log.partition.waiters import Waiters, until
 from bridges.log.state.partition_state import PartitionState, StateCapture
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from bridges.log.byte_positions.column import BytePlace
     from bridges.log.ledger.ledger import Durable
     from bridges.log.ledger.rules import Last
-    from bridges.log.partition.tail_cache import Tail
+    from bridges.log.logs import Logs
     from bridges.log.streams import Writer
     from sbp_back.wire.model import Entry
 
@@ -69,7 +69,6 @@ __all__ = [
     "Batch",
     "Guard",
     "Hold",
-    "Owner",
     "PartitionLog",
     "Phase",
     "Place",
@@ -90,8 +89,8 @@ class PartitionLog:
     __slots__ = (
         "_appends",
         "_barrier",
+        "_logs",
         "_open_callbacks",
-        "_owner",
         "_reading",
         "_upkeep",
         "_waiters",
@@ -120,9 +119,7 @@ class PartitionLog:
         "within",
     )
 
-    def __init__(
-        self, topic: str, partition: int, stream_id: int, owner: Owner, tail: Tail, snapshot_bytes: int
-    ) -> None:
+    def __init__(self, topic: str, partition: int, stream_id: int, logs: Logs) -> None:
         self.topic = topic
         self.partition = partition
         self.stream_id = stream_id
@@ -147,14 +144,14 @@ class PartitionLog:
         them."""
         self.replacements = 0
         """Number of replacements by compaction since this object was made."""
-        self.tail = tail
-        self._owner = owner
-        self._barrier = owner.barrier
+        self.tail = Tail(logs.cache)
+        self._logs = logs
+        self._barrier = logs.barrier
         self._open_callbacks: list[Callable[[LogError | None], None]] = []
-        self._waiters = Waiters(self, owner)
-        self._upkeep = Upkeep(self, owner, snapshot_bytes)
-        self._appends = AppendPath(self, owner, self._upkeep, self._waiters)
-        self._reading = Reading(self, owner)
+        self._waiters = Waiters(self, logs)
+        self._upkeep = Upkeep(self, logs)
+        self._appends = AppendPath(self, logs, self._upkeep, self._waiters)
+        self._reading = Reading(self, logs)
         # Calls for every batch go straight to the part that handles them.
         self.append = self._appends.append
         self.read = self._reading.read
@@ -207,7 +204,7 @@ class PartitionLog:
     @property
     def leader_epoch(self) -> int:
         """Return the epoch that clients get: at least that of the log."""
-        return max(self.epoch, self._owner.leader_epoch(self.topic, self.partition))
+        return max(self.epoch, self._logs.leader_epoch(self.topic, self.partition))
 
     # --- opening ------------------------------------------------------------------------------------------------
 
@@ -226,10 +223,10 @@ class PartitionLog:
         """Call back once the log can be used (at once if it can), or with the error that prevents it. Its state is then
         no older than this call, even if this node was cut off and another node may have taken over."""
         if self.phase is Phase.OPEN:
-            if self._owner.is_sure:
+            if self._logs.is_sure:
                 callback(None)
             else:
-                self._owner.when_sure(callback)
+                self._logs.when_sure(callback)
         elif self.phase is Phase.DELETED:
             callback(LogDeleted(f"{self.topic}-{self.partition} was deleted"))
         else:
@@ -240,7 +237,7 @@ class PartitionLog:
         """Open the log, unless it is open or deleted."""
         if self.phase is Phase.CLOSED:
             self.phase = Phase.OPENING
-            self._owner.opening(self)
+            self._logs.opener.want(self)
 
     def reopen_if_wanted(self) -> None:
         """Open a log that failed during its opening again, for requests that arrived since."""
@@ -280,7 +277,7 @@ class PartitionLog:
         for callback in callbacks[:_SETTLED_AT_ONCE]:
             self._barrier.call("opening answer", callback, error)
         if len(callbacks) > _SETTLED_AT_ONCE:
-            self._owner.schedule(partial(self._settle_some, callbacks[_SETTLED_AT_ONCE:], error))
+            self._logs.schedule(partial(self._settle_some, callbacks[_SETTLED_AT_ONCE:], error))
 
     def ready(self) -> Awaitable[None]:
         """Await :meth:`when_open`; raises its error."""
@@ -316,11 +313,11 @@ class PartitionLog:
         hold = await self.hold()
         await self.until(lambda: not self._appends.in_flight or not self.is_open)
         if self.is_open and self.has_moved:
-            error = await self._owner.snapshot(self)
+            error = await self._logs.snapshotter.take(self)
             if error is not None:
                 raise error
         try:
-            await self._owner.client.seal(self.stream_id, self.epoch)
+            await self._logs.client.seal(self.stream_id, self.epoch)
         except SbpError as error:
             raise LogUnavailable(f"{self.topic}-{self.partition} cannot be ended: {error}") from error
         assert hold is not None
@@ -333,14 +330,14 @@ class PartitionLog:
         if self.phase is not Phase.OPENING:
             self.state = PartitionState()
         if writer is not None:
-            self._owner.let_go(writer)
+            self._logs.opener.let_go(writer)
 
     def delete(self) -> None:
         """Refuse all waiters, for good, because the topic was deleted."""
         self.phase = Phase.DELETED
         writer = self._appends.release()
         if writer is not None:
-            self._owner.let_go(writer)
+            self._logs.opener.let_go(writer)
         gone = LogDeleted(f"{self.topic}-{self.partition} was deleted")
         self._appends.refuse_queued(gone)
         self.settle_open(gone)
@@ -444,7 +441,7 @@ class PartitionLog:
                 f"{self.topic}-{self.partition} cannot be sealed yet: {len(opened)} transactions are open"
             )
         try:
-            end = await self._owner.client.seal(self.stream_id, self.epoch)
+            end = await self._logs.client.seal(self.stream_id, self.epoch)
         except SbpError as error:
             raise LogUnavailable(f"{self.topic}-{self.partition} cannot be sealed: {error}") from error
         if not self.is_open or end != self.high_watermark:
@@ -464,9 +461,9 @@ class PartitionLog:
         transactions, limit = self.state.transactions, self.last_stable_offset
         if offset >= limit or offset > transactions.persisted:
             return transactions.reach(offset, limit)
-        window = self._owner.aborted.window(self.stream_id, offset)
+        window = self._logs.aborted.window(self.stream_id, offset)
         if window is None:
-            self._owner.aborted.want_window(self, offset)  # the waiters are called then
+            self._logs.aborted.want_window(self, offset)  # the waiters are called then
             return offset
         return min(limit, window.end)
 
@@ -482,14 +479,14 @@ class PartitionLog:
         of_memory = transactions.aborted(start, end)
         if start >= end or start > transactions.persisted:
             return of_memory
-        window = self._owner.aborted.window(self.stream_id, start)
+        window = self._logs.aborted.window(self.stream_id, start)
         if window is None or window.end < min(end, transactions.persisted + 1):
             raise AbortedNotAtHand(f"aborted transactions of {self.topic}-{self.partition} have to be loaded first")
         return window.aborted(start, end) + of_memory
 
     async def know_aborted(self, offset: int) -> None:
         """Load the transactions that were aborted from ``offset`` on. Raises LogError."""
-        blocks = self._owner.aborted
+        blocks = self._logs.aborted
         while offset <= self.state.transactions.persisted and blocks.window(self.stream_id, offset) is None:
             error = await blocks.load(self, offset)
             if error is not None:
@@ -500,7 +497,7 @@ class PartitionLog:
         found: dict[int, Aborted] = {}
         while start < end and start <= self.state.transactions.persisted:
             await self.know_aborted(start)
-            window = self._owner.aborted.window(self.stream_id, start)
+            window = self._logs.aborted.window(self.stream_id, start)
             if window is not None:
                 found.update((one.last_offset, one) for one in window.aborted(start, min(end, window.end)))
                 start = window.end
@@ -587,13 +584,13 @@ class PartitionLog:
         Reads batches (docs/protocols/kafka.md, rule 48). Raises DataCorrupt, LogUnavailable, LogDeleted.
         """
         await self.ready()
-        return await self._owner.search.first(self, timestamp)
+        return await self._logs.search.first(self, timestamp)
 
     async def find_max_timestamp(self) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the earliest record with the highest timestamp kept; None if no record has
         one."""
         await self.ready()
-        return await self._owner.search.highest(self)
+        return await self._logs.search.highest(self)
 
     # Positions as Pravega counts bytes (bridges/log/byte_positions/search.py, also for the errors).
 
@@ -604,23 +601,23 @@ class PartitionLog:
         Once a client has asked, it is always known for a log whose batches' headers give their bytes: even to the
         callback of an append, where it is the position after that append.
         """
-        return self._owner.positions.length(self)
+        return self._logs.positions.length(self)
 
     async def byte_end(self) -> BytePlace:
         """Return the place of the next event."""
-        return await self._owner.positions.end(self)
+        return await self._logs.positions.end(self)
 
     async def byte_start(self) -> int:
         """Return the position of the first byte that readers get, which may lie inside a record."""
-        return await self._owner.positions.start(self)
+        return await self._logs.positions.start(self)
 
     async def byte_position(self, offset: int) -> int:
         """Return the position of the record at ``offset``."""
-        return await self._owner.positions.position_of(self, offset)
+        return await self._logs.positions.position_of(self, offset)
 
     async def find_byte(self, position: int) -> BytePlace:
         """Return the record that contains the byte at ``position``, and where it begins."""
-        return await self._owner.positions.find(self, position)
+        return await self._logs.positions.find(self, position)
 
     async def find_byte_batch(self, position: int) -> BytePlace:
         """Return the base offset of the batch that contains the byte at ``position``, and where that batch begins.
@@ -628,11 +625,11 @@ class PartitionLog:
         Inside the batch's events, the byte is at ``position`` minus the batch's position. If records at its beginning
         are trimmed, the batch begins before :meth:`byte_start`, maybe below 0.
         """
-        return await self._owner.positions.find_batch(self, position)
+        return await self._logs.positions.find_batch(self, position)
 
     def is_readable_byte(self, position: int) -> bool:
         """Return whether ``position``, which does not lie beyond the end, certainly lies above :meth:`byte_start`."""
-        return self._owner.positions.is_readable(self, position)
+        return self._logs.positions.is_readable(self, position)
 
     def is_same(self, replacements: int) -> bool:
         """Return whether compaction has certainly replaced nothing since :attr:`replacements` had this value."""
@@ -645,13 +642,13 @@ class PartitionLog:
 
     def reads_bytes(self, offset: int) -> None:
         """Note a reader of the bytes from ``offset`` on: compaction waits for it a while."""
-        self._owner.positions.reads(self, offset)
+        self._logs.positions.reads(self, offset)
 
     async def trim_bytes(self, position: int) -> int:
         """Make the bytes below ``position`` unreadable, durably; return the position of the first byte kept."""
         if self.import_epoch >= 0:
             raise self.not_importing(-1)
-        return await self._owner.positions.trim(self, position)
+        return await self._logs.positions.trim(self, position)
 
     async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Return the batches of :meth:`read_batches` below the last stable offset, with gaps in the place of aborted
@@ -686,7 +683,7 @@ class PartitionLog:
         ``own``: called by retention, or by the protocol that a topic is internal to. Raises OffsetOutOfRange (above the
         high watermark), LogUnavailable, LogDeleted, TopicImporting, ImportFenced, TopicInternal.
         """
-        if not own and self._owner.admission.rules(self.topic).internal:
+        if not own and self._logs.admission.rules(self.topic).internal:
             raise TopicInternal(f"{self.topic} is internal to a protocol, and only that takes away what is in it")
         if import_epoch != self.import_epoch:
             raise self.not_importing(import_epoch)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bridges.formats.records import StoredBatch
-    from bridges.log.interfaces import Owner, ReadDone
+    from bridges.log.interfaces import ReadDone
+    from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
     from sbp_back.wire.model import Entry
 
@@ -30,12 +31,12 @@ read."""
 class Reading:
     """The readers' view of one partition's log."""
 
-    __slots__ = ("_barrier", "_distrusted", "_log", "_owner", "locatable")
+    __slots__ = ("_barrier", "_distrusted", "_log", "_logs", "locatable")
 
-    def __init__(self, log: PartitionLog, owner: Owner) -> None:
+    def __init__(self, log: PartitionLog, logs: Logs) -> None:
         self._log = log
-        self._owner = owner
-        self._barrier = owner.barrier
+        self._logs = logs
+        self._barrier = logs.barrier
         self._distrusted: set[int] = set()
         #: Whether readers get batches with the bytes that the log has: no longer once other formats were seen.
         self.locatable = True
@@ -76,7 +77,7 @@ class Reading:
             # The backend calls this, and has other requests to answer: hence the barrier.
             self._barrier.call("read answer", done, batches, failure, topic=log.topic, partition=log.partition)
 
-        self._owner.client.fetch(log.stream_id, offset, max_bytes, fetched, limit=limit)
+        self._logs.client.fetch(log.stream_id, offset, max_bytes, fetched, limit=limit)
 
     def at_hand(self, offset: int, max_bytes: int, limit: int) -> tuple[list[StoredBatch], LogError | None] | None:
         """Return the answer to such a read of an open log if it needs no backend, or None."""
@@ -105,7 +106,7 @@ class Reading:
                 failure = OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} is gone from the backend")
             self._barrier.call("read answer", done, [], failure, topic=log.topic, partition=log.partition)
 
-        self._owner.reclaimed(log, offset).add_done_callback(settled)
+        self._logs.missing.reclaimed(log, offset).add_done_callback(settled)
 
     def _read_lost(self, lost: Lost, read_on: Callable[[], None], done: ReadDone) -> None:
         """Answer with the batches after a lost span, once the span is declared lost."""
@@ -118,7 +119,7 @@ class Reading:
             else:
                 self._barrier.call("read answer", done, [], failure, topic=log.topic, partition=log.partition)
 
-        self._owner.lost(log, (lost.offset, lost.end)).add_done_callback(settled)
+        self._logs.missing.lost(log, (lost.offset, lost.end)).add_done_callback(settled)
 
     def _read_when_open(self, offset: int, max_bytes: int, done: ReadDone, limit: int, error: LogError | None) -> None:
         if error is None:
@@ -162,7 +163,7 @@ class Reading:
             if offset >= changing.start:
                 return None  # its size is about to change
             limit = min(limit, changing.start)
-        place = log.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
+        place = log.tail.measure(offset, max_bytes, limit) or self._logs.client.locate(
             log.stream_id, offset, max_bytes, limit
         )
         return None if place is None or place[0] in self._distrusted else Place(*place)
@@ -174,7 +175,7 @@ class Reading:
         offset, limit = self.within(offset, limit)
         if offset >= limit:
             return 0
-        place = log.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
+        place = log.tail.measure(offset, max_bytes, limit) or self._logs.client.locate(
             log.stream_id, offset, max_bytes, limit
         )
         return 0 if place is None else place[2]

@@ -12,7 +12,8 @@ from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, StorageFu
 from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:
-    from bridges.log.interfaces import Owner, Rebuilt
+    from bridges.log.interfaces import Rebuilt
+    from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.state.partition_state import StateCapture
 
@@ -28,8 +29,8 @@ class Upkeep:
 
     __slots__ = (
         "_log",
+        "_logs",
         "_needed",
-        "_owner",
         "_snapshot_bytes",
         "_snapshot_offset",
         "_trimming",
@@ -37,19 +38,17 @@ class Upkeep:
         "snapshot_at",
     )
 
-    def __init__(self, log: PartitionLog, owner: Owner, snapshot_bytes: int) -> None:
+    def __init__(self, log: PartitionLog, logs: Logs) -> None:
         self._log = log
-        self._owner = owner
-        self._snapshot_bytes = snapshot_bytes
+        self._logs = logs
+        self._snapshot_bytes = logs.options.snapshot_bytes
         self._snapshot_offset = -1
         self._needed = 0  # callers that cannot continue without a snapshot
         self._trimming: asyncio.Future[None] | None = None
-        #: for the next one.
-        #: The cost of appends since the last saved snapshot (see :func:`rebuild_cost`), and the cost at which the next
-        #: one is requested.
-        #: for the next one.
+        # The cost of appends since the last saved snapshot (:func:`rebuild_cost`), and the cost at which the next one
+        # is requested.
         self.since_snapshot = 0
-        self.snapshot_at = snapshot_bytes
+        self.snapshot_at = self._snapshot_bytes
 
     def opened(self, found: Rebuilt) -> None:
         """Begin with the state ``found`` at the opening."""
@@ -67,17 +66,17 @@ class Upkeep:
         await log.ready()
         if offset > log.high_watermark or offset < 0:
             raise OffsetOutOfRange(f"cannot trim {log.topic}-{log.partition} at {offset}: it ends at {log.next_offset}")
-        await self._owner.positions.keep_below(log, offset)
+        await self._logs.positions.keep_below(log, offset)
         await self.trimmed()
         if offset > log.log_start_offset:
             self._trimming = asyncio.get_running_loop().create_future()
-            await self._owner.finishing.finish(self._trim(offset, self._trimming))
+            await self._logs.finishing.finish(self._trim(offset, self._trimming))
         return log.log_start_offset
 
     async def _trim(self, offset: int, trimming: asyncio.Future[None]) -> None:
         try:
             await self.keep_knowledge_below(offset)
-            await self._owner.trim(self._log.stream_id, offset)
+            await self._logs.trims.trim(self._log.stream_id, offset)
             self.start_raised(offset)
         except SbpError as error:
             raise LogUnavailable(str(error)) from error
@@ -96,7 +95,7 @@ class Upkeep:
         log.log_start_offset = max(log.log_start_offset, offset)
         log.state.drop_before(offset)
         if log.state.transactions.persisted >= 0 and log.state.transactions.oldest_block < offset:
-            self._owner.aborted.want(log)
+            self._logs.aborted.want(log)
         if offset == log.high_watermark:
             log.state.index.clear()
         log.moved()
@@ -127,7 +126,7 @@ class Upkeep:
             )
         self._needed += 1
         try:
-            return await self._owner.snapshot(log)
+            return await self._logs.snapshotter.take(log)
         finally:
             self._needed -= 1
 
@@ -153,7 +152,7 @@ class Upkeep:
     def ask_for_snapshot(self) -> None:
         """Request a snapshot soon; no other is requested until it is saved, or has failed."""
         self.snapshot_at = _NEVER
-        self._owner.want_snapshot(self._log)
+        self._logs.snapshotter.want(self._log)
 
     async def save_snapshot(self, save: Callable[[int, StateCapture], Awaitable[None]]) -> None:
         """Let ``save`` read out and store the durable state, so that the next opening reads less.

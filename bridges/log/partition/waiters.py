@@ -11,7 +11,8 @@ from bridges.errors import LogDeleted
 from bridges.log.interfaces import Phase
 
 if TYPE_CHECKING:
-    from bridges.log.interfaces import Owner, Waiter
+    from bridges.log.interfaces import Waiter
+    from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.remote.readable import ReadableLog
 
@@ -22,11 +23,11 @@ _WOKEN_AT_ONCE = 256
 class Waiters:
     """The waiters of one log, called when its high watermark or start moves, or the log becomes unusable."""
 
-    __slots__ = ("_log", "_moved_again", "_notify_scheduled", "_owner", "waiting")
+    __slots__ = ("_log", "_logs", "_moved_again", "_notify_scheduled", "waiting")
 
-    def __init__(self, log: PartitionLog, owner: Owner) -> None:
+    def __init__(self, log: PartitionLog, logs: Logs) -> None:
         self._log = log
-        self._owner = owner
+        self._logs = logs
         self.waiting: dict[Waiter, None] = {}
         self._notify_scheduled = False
         self._moved_again = False
@@ -38,7 +39,7 @@ class Waiters:
             self._moved_again = True
         elif self.waiting:
             self._notify_scheduled = True
-            self._owner.schedule_answer(self._notify)
+            self._logs.schedule_answer(self._notify)
 
     def _notify(self) -> None:
         self._moved_again = False
@@ -52,9 +53,9 @@ class Waiters:
                 waiter.log_moved(self._log)
             except Exception as error:  # noqa: BLE001 - logged and counted
                 log = self._log
-                self._owner.barrier.caught("waiter", error, topic=log.topic, partition=log.partition)
+                self._logs.barrier.caught("waiter", error, topic=log.topic, partition=log.partition)
         if len(waiters) > _WOKEN_AT_ONCE:
-            self._owner.schedule(partial(self._wake, waiters[_WOKEN_AT_ONCE:]))
+            self._logs.schedule(partial(self._wake, waiters[_WOKEN_AT_ONCE:]))
             return
         self._notify_scheduled = False
         if self._moved_again:

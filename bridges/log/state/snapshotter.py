@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,11 +16,10 @@ from anabranch_kit.run.shared import SharedWorks
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from anabranch_kit.run.barrier import Barrier
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.state.partition_state import StateCapture
+    from bridges.log.state.snapshots import Snapshots
 
 _log = structlog.get_logger("anabranch.snapshots")
 
@@ -31,18 +30,10 @@ _LARGE_PRODUCERS = 4_000
 _LARGE_PARALLEL = 4
 
 
-class SnapshotStore(Protocol):
-    """The store of snapshots (:class:`bridges.log.state.snapshots.Snapshots`)."""
-
-    async def load(self, stream_id: int) -> tuple[int, bytes] | None: ...
-    async def save(self, stream_id: int, offset: int, pieces: Sequence[bytes]) -> None: ...
-    async def forget(self, stream_id: int) -> None: ...
-
-
 class Snapshotter:
     """The snapshots of one node's logs."""
 
-    def __init__(self, store: SnapshotStore, barrier: Barrier) -> None:
+    def __init__(self, store: Snapshots, barrier: Barrier) -> None:
         self._store = store
         self._barrier = barrier
         self._gate = asyncio.Semaphore(_PARALLEL)
@@ -56,6 +47,11 @@ class Snapshotter:
     async def take(self, log: PartitionLog) -> LogError | None:
         """Take and save a snapshot of ``log``, or wait for the one being taken; return its error, or None."""
         return await self._taking.wait(log, partial(self._take, log))
+
+    async def take_fresh(self, log: PartitionLog) -> LogError | None:
+        """Take a snapshot that begins now, not an earlier one in progress; return its error, or None."""
+        await self.settled(log)
+        return await self.take(log)
 
     async def settled(self, log: PartitionLog) -> None:
         """Return once no snapshot of ``log`` is being taken: it is in the store, or never will be."""

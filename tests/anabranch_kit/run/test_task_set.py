@@ -98,7 +98,7 @@ async def test_a_partition_begins_where_it_was_trimmed_though_nobody_waited_for_
     log = await world.boot()
     log.append(batch(5), world.done)
     world.writer.acknowledge(1)
-    await cancelled_once_durable(world.logs, "trim", monkeypatch, lambda: log.trim(3))
+    await cancelled_once_durable(world.logs.trims, "trim", monkeypatch, lambda: log.trim(3))
     await world.logs.finishing.drain()
     assert log.log_start_offset == 3
 
@@ -109,7 +109,9 @@ async def test_a_skipped_batch_is_passed_over_though_nobody_waited_for_that(monk
     for count in (3, 4, 5):
         log.append(batch(count), world.done)
         world.writer.acknowledge(1)
-    await cancelled_once_durable(world.logs.skips, "add", monkeypatch, lambda: skip(world.logs, log, 3, force=True))
+    await cancelled_once_durable(
+        world.logs.stores.skips, "add", monkeypatch, lambda: skip(world.logs, log, 3, force=True)
+    )
     await world.logs.finishing.drain()
     assert [one.base_offset for one in await log.read_batches(3, 1)] == [7]
 

@@ -56,7 +56,7 @@ async def _live(path: Path, number: int, steps: Steps, tell: Connection) -> None
         await awaited(lambda done: log.append_marker(1, 0, False, done))
         await node.logs.aborted.drain()
         if at % 5 == number % 5:
-            assert await node.logs.snapshot(log) is None
+            assert await node.logs.snapshotter.take(log) is None
     await node.stop()
 
 

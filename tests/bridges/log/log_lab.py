@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.sliced import SlicedWorks
 from bridges.catalog.sql import Database
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
+from bridges.catalog.topics import Catalog
 from bridges.cluster.alone import Alone
 from bridges.cluster.ownership import Ownership
 from bridges.errors import LogError
@@ -17,12 +20,17 @@ from bridges.formats.kafka import encode
 from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record
 from bridges.log.byte_positions.starts import ByteStarts
+from bridges.log.compaction.cleaned_logs import CleanedLogs
 from bridges.log.damage.skips import Skips
 from bridges.log.ledger.ledger import Ledger
 from bridges.log.ledger.rules import ProducerState, kafka_producer
 from bridges.log.logs import LogOptions, Logs
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
+from bridges.log.remote.nowhere import Nowhere
+from bridges.log.retention import Retention
 from bridges.log.state.log_starts import LogStarts
+from bridges.log.state.snapshots import Snapshots
+from bridges.log.stores import Stores
 from bridges.log.transactions.aborted_blocks import AbortedBlocks
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
@@ -155,7 +163,7 @@ class Backend:
         return offset
 
 
-class NoSnapshots:
+class NoSnapshots(Snapshots):
     """Remembers snapshots in memory."""
 
     def __init__(self) -> None:
@@ -171,11 +179,46 @@ class NoSnapshots:
         self.saved.pop(stream_id, None)
 
 
+class Partitions(Catalog):
+    """What the catalog says of the partitions of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.sealed_again: list[int | None] = []
+
+    def stream_of(self, topic: str, partition: int) -> int | None:
+        return self._world.streams.get((topic, partition))
+
+    def hidden_stream_of(self, topic: str, partition: int) -> int | None:
+        return None
+
+    def sealed_as(self, topic: str, partition: int) -> tuple[tuple[int, ...], int | None] | None:
+        return self._world.lineage.get(partition)
+
+    def import_epoch(self, topic: str, partition: int) -> int:
+        return -1
+
+    def seal_again(self, stream_id: int | None = None) -> None:
+        self.sealed_again.append(stream_id)
+
+
+async def need_nothing(log: PartitionLog, now_ms: int) -> int | None:
+    """The first offset that retention must leave: none."""
+    return None
+
+
 class World:
     """A backend, and a node's logs on it."""
 
     def __init__(
-        self, *, partitions: int = 1, rules: TopicRules = UNBOUNDED, db: Database | None = None, **options: int
+        self,
+        *,
+        partitions: int = 1,
+        rules: TopicRules = UNBOUNDED,
+        db: Database | None = None,
+        retention_openings: int = 2_000,
+        retention_patience_s: float = 60.0,
+        **options: int,
     ) -> None:
         self.db = db
         """For what is kept of aborted transactions; without, memory keeps all."""
@@ -187,7 +230,10 @@ class World:
         self.starts = LogStarts()
         self.byte_starts = ByteStarts()
         self.epoch = -1
-        options.setdefault("retention_patience_s", 60)
+        self.catalog = Partitions(self)
+        self.limits: Callable[[str], tuple[int, int]] = lambda topic: (-1, -1)
+        """What retention keeps of a topic: milliseconds, bytes."""
+        self._retention_terms = retention_openings, retention_patience_s
         self.options = LogOptions(**options)  # type: ignore[arg-type]
         self.answers: list[int | LogError] = []
         self.owners: Ownership = Alone(0, self.next_epoch)
@@ -203,16 +249,19 @@ class World:
         backend: Any = self.backend
         self.logs = Logs(
             backend,
-            lambda t, p: self.streams.get((t, p)),
-            self.snapshots,
+            self.catalog,
+            Stores(self.snapshots, self.starts, self.byte_starts, self.skips, CleanedLogs(), AbortedBlocks(self.db)),
             self.owners,
             self.options,
-            starts=self.starts,
-            skips=self.skips,
-            sealed_as=lambda t, p: self.lineage.get(p),
-            byte_starts=self.byte_starts,
-            rules=lambda topic: self.rules,
-            aborted=AbortedBlocks(self.db),
+            lambda topic: self.rules,
+            SlicedWorks(),
+            Barrier(),
+            None,
+            lambda logs: Nowhere(),
+        )
+        openings, patience_s = self._retention_terms
+        self.retention = Retention(
+            self.logs, lambda topic: self.limits(topic), need_nothing, openings=openings, patience_s=patience_s
         )
         if isinstance(self.owners, Alone):
             await self.owners.begin()
@@ -222,6 +271,17 @@ class World:
         if open_it:
             await log.ready()
         return log
+
+    async def retain(
+        self, places: Iterable[tuple[str, int]], limits: Callable[[str], tuple[int, int]], now_ms: int
+    ) -> int:
+        """A round of retention with these limits."""
+        self.limits = limits
+        return await self.retention.enforce(places, now_ms)
+
+    async def close(self) -> None:
+        await self.retention.close()
+        await self.logs.close()
 
     @property
     def writer(self) -> Writer:

@@ -153,10 +153,10 @@ async def test_every_aborted_range_is_known_after_a_crash(db: Database, snapshot
         world = World(db=db)
         if snapshot == "before the blocks":
             log = await aborting(world, 1)
-            assert await world.logs.snapshot(log) is None
+            assert await world.logs.snapshotter.take(log) is None
         log = await aborting(world, 20)
         if snapshot == "behind them":
-            assert await world.logs.snapshot(log) is None
+            assert await world.logs.snapshotter.take(log) is None
         written_before = await count(db)
         assert written_before >= 9
         log = await world.boot()
@@ -171,7 +171,7 @@ async def test_a_snapshot_whose_blocks_are_missing_is_not_believed(db: Database,
     with small_blocks():
         world = World(db=db)
         log = await aborting(world, 20)
-        assert await world.logs.snapshot(log) is None
+        assert await world.logs.snapshotter.take(log) is None
         which = {"first": "number = 0", "middle": "number = 4", "last": "number = 8", "all": "1 = 1"}[lost]
         await db.run(lambda connection: connection.execute(f"DELETE FROM aborted_blocks WHERE {which}"))
         log = await world.boot()
@@ -222,7 +222,7 @@ async def test_what_is_trimmed_goes_from_the_database(db: Database) -> None:
         await log.trim(20)
         await world.logs.aborted.drain()
         assert 0 < await count(db) < before
-        assert await world.logs.snapshot(log) is None
+        assert await world.logs.snapshotter.take(log) is None
         log = await world.boot()
         assert await read_all(log) == []
         assert len(await log.all_aborted(20, log.high_watermark)) == 10

@@ -256,7 +256,7 @@ async def test_only_its_protocol_changes_an_internal_topic(kind: int) -> None:
     with pytest.raises(TopicInternal):
         await log.trim(1)
     assert await log.trim(1, own=True) == 1
-    await world.logs.enforce_retention([("t", 0)], lambda _: (1, -1), 1 << 60)
+    await world.retain([("t", 0)], lambda _: (1, -1), 1 << 60)
     assert log.log_start_offset == 3
 
 

@@ -204,7 +204,7 @@ async def _run(todo: list[tuple[str, object]], interval: int) -> None:
                 await log.trim(offset)
                 model.start = max(model.start, offset)
             elif what == "snapshot":
-                assert await world.logs.snapshot(log) is None
+                assert await world.logs.snapshotter.take(log) is None
             else:
                 log = await world.boot()
         await settle()
@@ -275,7 +275,7 @@ async def test_what_was_counted_and_is_damaged_afterwards_keeps_its_bytes(asked_
     world.writer.acknowledge(6)
     assert await log.byte_end() == BytePlace(12, 216)
     if asked_again:
-        assert await world.logs.snapshot(log) is None
+        assert await world.logs.snapshotter.take(log) is None
         log = await world.boot()
     world.backend.damaged = {4, 6}
     assert (await skip(world.logs, log, 4, force=False))[0] == (4, 8)

@@ -23,7 +23,7 @@ from bridges.formats.kafka_compaction import horizon_of, is_gap
 from bridges.formats.producer import InTransaction, LedgerKind, ProducerStamp, SeqNoStamp
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import YdbBuilder
-from bridges.log import logs
+from bridges.log import rebuilding
 from bridges.log.byte_positions.search import ByteSearch
 from bridges.log.compaction import cleaning as compaction
 from bridges.log.compaction.cleaner import CleanerOptions
@@ -333,7 +333,7 @@ async def test_a_marker_stays_until_nobody_is_told_of_what_it_ended_for_good(tmp
             return LogError("no room")
 
         for _ in range(3):
-            lab.node.logs._snapshotter.take = fails  # type: ignore[method-assign]
+            lab.node.logs.snapshotter.take = fails  # type: ignore[method-assign]
             await lab.compact(ahead_ms=70_000)
             log = await lab.log()
             assert marker in await controls(log)
@@ -653,7 +653,7 @@ async def test_a_snapshot_is_believed_whose_last_batch_was_compacted(tmp_path: P
         await log.trim(1, own=True)
         await put(log, plain((b"x", b"3")))
         # From here on there is no room for another one.
-        lab.node.logs._snapshotter._take = full  # type: ignore[method-assign]
+        lab.node.logs.snapshotter._take = full  # type: ignore[method-assign]
         # Two passes: the batch below the snapshot is part of a longer gap then, which reaches over its offset.
         await lab.compact()
         await put(log, plain((b"x", b"4")))
@@ -706,7 +706,7 @@ LEFT_OUT: dict[str, tuple[object, str, object, Callable[[Path], Awaitable[None]]
         test_a_marker_stays_until_nobody_is_told_of_what_it_ended_for_good,
     ),
     "what compaction has put there": (
-        logs,
+        rebuilding,
         "COMPACTED",
         0,
         test_a_snapshot_is_believed_whose_last_batch_was_compacted,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridges.errors import LogUnavailable
-from bridges.log import logs as logs_module
+from bridges.log import opener
 from sbp_back.errors import ConnectionLost
 from tests.bridges.log.log_lab import Backend, World, Writer, batch
 from tests.kit.waiting import until
@@ -45,7 +45,7 @@ class Cluster(World):
 
 
 async def test_partitions_of_other_servers_are_opened_while_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs_module, "_SLOW_S", 0.001)
+    monkeypatch.setattr(opener, "SLOW_S", 0.001)
     world = Cluster(200, dead=set(range(1, 101)), open_concurrency=4)
     await world.boot(open_it=False)
     logs = [world.logs.get("t", number) for number in range(200)]
@@ -55,13 +55,13 @@ async def test_partitions_of_other_servers_are_opened_while_one_is_gone(monkeypa
     world.back.set()
     answers = await asyncio.gather(*waiting[:100], return_exceptions=True)
     assert {type(one) for one in answers} == {LogUnavailable}
-    assert world.logs._openers == world.logs._slow == 0
-    await world.logs.close()
+    assert world.logs.opener._openers == world.logs.opener._slow == 0
+    await world.close()
 
 
 async def test_no_more_are_rebuilt_at_the_same_time_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is slow to be taken gives its place away, and what holds memory does not."""
-    monkeypatch.setattr(logs_module, "_SLOW_S", 0.0)
+    monkeypatch.setattr(opener, "SLOW_S", 0.0)
     world = Cluster(50, dead=set(), open_concurrency=4)
     held = most = 0
 
@@ -83,14 +83,14 @@ async def test_no_more_are_rebuilt_at_the_same_time_than_before(monkeypatch: pyt
     logs = [world.logs.get("t", number) for number in range(50)]
     await asyncio.gather(*(log.ready() for log in logs if log is not None))
     assert most == 4
-    await world.logs.close()
+    await world.close()
 
 
 async def test_a_server_that_hangs_while_it_is_read_from_holds_up_its_own_partitions_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where all that a stream has there is sealed: to take the stream it need not be asked."""
-    monkeypatch.setattr(logs_module, "_SLOW_S", 0.001)
+    monkeypatch.setattr(opener, "SLOW_S", 0.001)
     world = Cluster(60, dead=set(), open_concurrency=4)
     hanging = set(range(1, 31))
 
@@ -112,14 +112,14 @@ async def test_a_server_that_hangs_while_it_is_read_from_holds_up_its_own_partit
     assert not any(one.done() for one in waiting[:30])
     world.back.set()
     await asyncio.wait_for(asyncio.gather(*waiting), 30)
-    assert world.logs._openers == world.logs._slow == 0
-    await world.logs.close()
+    assert world.logs.opener._openers == world.logs.opener._slow == 0
+    await world.close()
 
 
 async def test_a_partition_that_cannot_be_opened_is_not_tried_as_fast_as_clients_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logs_module, "_RETRY_FIRST_S", 3600.0)
+    monkeypatch.setattr(opener, "_RETRY_FIRST_S", 3600.0)
     world = Cluster(2, dead={1})
     world.back.set()
     log = await world.boot(open_it=False)
@@ -131,13 +131,13 @@ async def test_a_partition_that_cannot_be_opened_is_not_tried_as_fast_as_clients
     assert other is not None
     await other.ready()
     assert world.asked == [1, 1, 2]
-    await world.logs.close()
+    await world.close()
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(one) for one in answers} == {LogUnavailable}, "and nobody is left without an answer"
 
 
 async def test_a_partition_that_is_back_is_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs_module, "_RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(opener, "_RETRY_FIRST_S", 0.001)
     world = Cluster(1, dead={1})
     world.back.set()
     log = await world.boot(open_it=False)
@@ -146,7 +146,7 @@ async def test_a_partition_that_is_back_is_as_any_other(monkeypatch: pytest.Monk
             await log.ready()
     world.dead.clear()
     await log.ready()
-    assert not world.logs._failing
+    assert not world.logs.opener.has_failed(log)
 
 
 def aged(world: Cluster) -> None:
@@ -165,12 +165,12 @@ async def test_retention_reaches_every_partition_of_servers_that_are_there() -> 
     await world.boot(open_it=False)
     places = [("t", number) for number in range(60)]
     for _ in range(20):
-        await world.logs.enforce_retention(places, lambda topic: (DAY, -1), LATE)
+        await world.retain(places, lambda topic: (DAY, -1), LATE)
         for _ in range(100):
             await asyncio.sleep(0)
     assert [backend.start for backend in world.backends.values()] == [0] * 30 + [1] * 30
     world.back.set()
-    await world.logs.close()
+    await world.close()
 
 
 async def test_retention_reaches_them_before_it_gives_up_those_that_do_not_open() -> None:
@@ -179,11 +179,11 @@ async def test_retention_reaches_them_before_it_gives_up_those_that_do_not_open(
     aged(world)
     await world.boot(open_it=False)
     places = [("t", number) for number in range(80)]
-    retaining = asyncio.ensure_future(world.logs.enforce_retention(places, lambda topic: (DAY, -1), LATE))
+    retaining = asyncio.ensure_future(world.retain(places, lambda topic: (DAY, -1), LATE))
     await until(lambda: [backend.start for backend in world.backends.values()] == [0] * 60 + [1] * 20)
     world.back.set()
     await retaining
-    await world.logs.close()
+    await world.close()
 
 
 async def test_retention_begins_with_what_it_had_not_reached() -> None:
@@ -192,5 +192,5 @@ async def test_retention_begins_with_what_it_had_not_reached() -> None:
     await world.boot(open_it=False)
     places = [("t", number) for number in range(30)]
     for calls in range(1, 6):
-        await world.logs.enforce_retention(places, lambda topic: (DAY, -1), LATE)
+        await world.retain(places, lambda topic: (DAY, -1), LATE)
         assert sum(backend.start for backend in world.backends.values()) == min(7 * calls, 30)

@@ -257,7 +257,7 @@ async def test_every_number_is_stored_once_whatever_happens_to_the_node(
             kafka -= sum(isinstance(stamp_of(entry.payload), ProducerStamp) for entry, _ in world.writer.flying)
             world.writer.refuse(SbpError(ErrorCode.PD_NO_AVAILABLE_RS, "none"))
         elif what == "snapshot":
-            assert await world.logs.snapshot(log) is None
+            assert await world.logs.snapshotter.take(log) is None
         elif what == "trim":
             await log.trim(min(writer * 3, log.high_watermark))
         else:
@@ -362,13 +362,13 @@ async def test_writers_of_a_kind_whose_front_is_away_are_not_forgotten(
     stamp = FrontsStamp(b"w", [7])
     log.state.ledger.record(stamp, 0, 1)
     node.append(log, kafka_batch(1))
-    await node.world.logs.snapshot(log)
+    await node.world.logs.snapshotter.take(log)
     for _ in range(2):
         log = await node.boot(front=False)
         assert await node.world.logs.expire_producers(1 << 60) == 0
         node.append(log, kafka_batch(1))
         if snapshot:
-            await node.world.logs.snapshot(log)
+            await node.world.logs.snapshotter.take(log)
     log = await node.boot(front=True)
     assert log.last(KIND, b"w") == Last(7, 0)
 
@@ -386,7 +386,7 @@ async def test_what_a_front_wrote_is_known_again_after_runs_without_it(
         log = await node.boot(front=False)
         node.append(log, kafka_batch(1))
         if how == "snapshots":
-            await node.world.logs.snapshot(log)
+            await node.world.logs.snapshotter.take(log)
             await node.world.logs.close()
     log = await node.boot(front=False)
     log.append_marker(77, -1, False, node.world.done)
@@ -394,7 +394,7 @@ async def test_what_a_front_wrote_is_known_again_after_runs_without_it(
     log = await node.boot(front=True)
     assert node.append(log, of_front(2)) == 1, "a repetition"
     assert [tuple(one) for one in log.aborted(0, log.high_watermark)] == [(77, 1, 5)]
-    await node.world.logs.snapshot(log)
+    await node.world.logs.snapshotter.take(log)
     assert node.world.snapshots.saved[1][0] == log.high_watermark, "from now on there are snapshots again"
 
 

@@ -261,7 +261,7 @@ async def test_a_bug_in_the_bookkeeping_of_a_durable_batch_does_not_keep_its_ans
 async def test_a_bug_in_a_snapshot_costs_the_snapshot_only(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(snapshot_bytes=1)
     log = await world.boot()
-    monkeypatch.setattr(world.logs, "want_snapshot", broken)
+    monkeypatch.setattr(world.logs.snapshotter, "want", broken)
     sleeper = Sleeper()
     log.add_waiter(sleeper)
     log.append(batch(), world.done)
@@ -390,7 +390,7 @@ async def test_retention_of_one_partition_that_meets_a_bug_does_not_keep_the_oth
     def limits(topic: str) -> tuple[int, int]:
         raise RuntimeError("a bug in the configuration")
 
-    assert await world.logs.enforce_retention([("t", 0), ("t", 1)], limits, 10_000) == 0
+    assert await world.retain([("t", 0), ("t", 1)], limits, 10_000) == 0
     assert failures(world) == {"retention": 2}
 
 

@@ -152,7 +152,7 @@ async def _run(steps: list[tuple[str, int, int]], snapshot_bytes: int) -> None:
                 model.stored[stamp] = base
                 model.lost = {one for one in model.lost if one.producer_id != number}
         elif what == "snapshot":
-            assert await world.logs.snapshot(log) is None
+            assert await world.logs.snapshotter.take(log) is None
         elif what == "trim":
             await log.trim(min(number, log.high_watermark))
         elif what == "crash":

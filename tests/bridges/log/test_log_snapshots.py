@@ -60,8 +60,8 @@ async def test_a_snapshot_of_many_producers_takes_many_turns_and_is_exact_althou
             yield piece
 
     monkeypatch.setattr(LedgerCapture, "pieces", watched)
-    world.logs.want_snapshot(log)
-    taking = asyncio.create_task(world.logs.snapshot(log))
+    world.logs.snapshotter.want(log)
+    taking = asyncio.create_task(world.logs.snapshotter.take(log))
     sequence = 3
     while not taking.done():
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_a_snapshot_ahead_of_the_log_is_deleted_before_anything_is_acknowl
     world = World()
     log = await world.boot()
     await write(world, log, 0, 1, 2)
-    assert await world.logs.snapshot(log) is None
+    assert await world.logs.snapshotter.take(log) is None
     assert world.snapshots.saved[1][0] == 3
     # Power was lost, and with it the last two batches.
     del world.backend.entries[1:]
@@ -114,7 +114,7 @@ async def test_a_snapshot_of_another_history_is_not_believed_though_the_log_has_
     world = World()
     log = await world.boot()
     await write(world, log, 0, 1)
-    assert await world.logs.snapshot(log) is None
+    assert await world.logs.snapshotter.take(log) is None
     stale = world.snapshots.saved[1]
     # In the history that survived the second batch was another one, that differs in nothing but this.
     second = world.backend.entries.pop()
@@ -137,7 +137,7 @@ async def test_a_snapshot_of_this_history_is_believed() -> None:
     world = World()
     log = await world.boot()
     await write(world, log, 0, 1)
-    assert await world.logs.snapshot(log) is None
+    assert await world.logs.snapshotter.take(log) is None
     await write(world, log, 2)
     world.backend.rebuilt = 0
     log = await crash(world)
@@ -235,7 +235,7 @@ async def test_an_opening_waits_for_a_snapshot_of_the_log_that_is_under_way() ->
         await save(stream_id, offset, pieces)
 
     world.snapshots.save = slow  # type: ignore[method-assign]
-    taking = asyncio.ensure_future(world.logs.snapshot(log))
+    taking = asyncio.ensure_future(world.logs.snapshotter.take(log))
     await settle()
     del world.backend.entries[1:]
     world.backend.end = 1
@@ -263,7 +263,7 @@ async def test_closing_saves_what_was_appended_after_a_snapshot_that_is_still_un
         await save(stream_id, offset, pieces)
 
     world.snapshots.save = slow  # type: ignore[method-assign]
-    world.logs.want_snapshot(log)
+    world.logs.snapshotter.want(log)
     await settle()
     await write(world, log, 1)
     closing = asyncio.ensure_future(world.logs.close())
@@ -290,7 +290,7 @@ async def test_expiry_and_retention_look_at_few_partitions_in_a_turn() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.ensure_future(turns())
-    await world.logs.enforce_retention([("t", n) for n in range(1000)], count, 1)
+    await world.retain([("t", n) for n in range(1000)], count, 1)
     assert len(looked) == 1000
     assert max(looked.count(one) for one in set(looked)) <= 200
     assert len(list(world.logs)) == 1, "what is only looked at takes no memory"
@@ -413,7 +413,7 @@ async def test_who_needs_a_newer_snapshot_in_the_turn_in_which_one_ends_does_not
             asking.append(asyncio.create_task(log.saved_behind(2)))
 
     world.snapshots.save = saved  # type: ignore[method-assign]
-    assert await world.logs.snapshot(log) is None
+    assert await world.logs.snapshotter.take(log) is None
     await asking[0]
     assert world.snapshots.saved[1][0] == 2
 
@@ -430,7 +430,7 @@ async def test_who_goes_away_does_not_end_a_snapshot_for_others() -> None:
         await save(stream_id, offset, pieces)
 
     world.snapshots.save = slow  # type: ignore[method-assign]
-    taking = [asyncio.create_task(world.logs.snapshot(log)) for _ in range(2)]
+    taking = [asyncio.create_task(world.logs.snapshotter.take(log)) for _ in range(2)]
     await settle()
     taking[0].cancel()
     await settle()

@@ -124,7 +124,7 @@ async def test_retention_makes_no_logs_of_what_others_own_or_what_it_does_not_op
     owners.lost.update(range(50))
     await world.boot(open_it=False)
     made = {log.partition for log in world.logs}
-    await world.logs.enforce_retention([("t", n) for n in range(100)], lambda topic: (1_000, -1), 10_000)
+    await world.retain([("t", n) for n in range(100)], lambda topic: (1_000, -1), 10_000)
     assert {log.partition for log in world.logs} - made == set(range(50, 57))
     await world.logs.close()
 
@@ -162,7 +162,7 @@ async def test_a_log_that_is_open_is_sealed_before_its_slot_goes() -> None:
     await losing
     assert world.answers == [0]
     assert world.backend.seals == [5]
-    assert world.logs.to_close(0) == 0
+    assert world.logs.opener.count_taken(0) == 0
     await world.logs.close()
 
 

@@ -110,12 +110,12 @@ async def test_a_lost_backend_fails_what_is_in_flight_and_the_next_use_takes_a_n
 
 
 async def test_fenced_while_opening_tries_a_newer_epoch_and_gives_up_in_the_end() -> None:
-    world = World(open_attempts=3)
-    world.backend.refusals = [FencedError(1471, "old")] * 2
+    world = World()
+    world.backend.refusals = [FencedError(1471, "old")] * 4
     log = await world.boot()
-    assert world.backend.epochs == [0, 1, 2]
+    assert world.backend.epochs == [0, 1, 2, 3, 4]
     log.fail(LogUnavailable("gone"))
-    world.backend.refusals = [FencedError(1471, "old")] * 3
+    world.backend.refusals = [FencedError(1471, "old")] * 5
     with pytest.raises(LogUnavailable):
         await log.ready()
     await log.ready()
@@ -144,7 +144,7 @@ async def test_a_snapshot_that_claims_more_than_is_durable_is_not_used() -> None
     log = await world.boot()
     log.append(batch(sequence=0), world.done)
     world.writer.acknowledge(1)
-    assert await world.logs.snapshot(log) is None
+    assert await world.logs.snapshotter.take(log) is None
     world.snapshots.saved[1] = (5, world.snapshots.saved[1][1])
     log = await world.boot()
     assert log.high_watermark == 1
@@ -262,9 +262,9 @@ async def test_retention_by_age_trims_a_partition_that_never_stops_trickling(
         world.writer.acknowledge(1)
         now += hour
         if reopened and number % 100 == 99:
-            assert await world.logs.snapshot(log) is None
+            assert await world.logs.snapshotter.take(log) is None
             log = await world.boot()
-        await world.logs.enforce_retention([("t", 0)], lambda _: (keep, -1), now)
+        await world.retain([("t", 0)], lambda _: (keep, -1), now)
     kept = log.high_watermark - log.log_start_offset
     assert 7 * 24 - 1 <= kept <= 9 * 24, "all that is young, and little that is not"
 
@@ -282,7 +282,7 @@ async def test_retention_by_age_and_by_size() -> None:
     assert log.retention_offset(1_000, -1, 10_000) == 6
     assert log.retention_offset(-1, 3 * size, 10_000) == 3
     assert log.retention_offset(-1, 7 * size, 10_000) is None
-    trimmed = await world.logs.enforce_retention([("t", 0), ("gone", 0)], lambda _: (7_000, -1), 10_000)
+    trimmed = await world.retain([("t", 0), ("gone", 0)], lambda _: (7_000, -1), 10_000)
     assert (trimmed, log.log_start_offset) == (1, 3)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bridges.node.assembly import Node
 from bridges.node.config import load
+from bridges.node.retention import limits_of
 
 
 @pytest.mark.parametrize(
@@ -32,5 +33,5 @@ async def test_what_is_kept(tmp_path: Path, policy: str, limits: tuple[int, int]
     await node.start()
     config = {"cleanup.policy": policy, "retention.ms": "1000", "retention.bytes": "2000"}
     await node.catalog.create_topic("t", 1, config)
-    assert node._retention_limits("t") == limits
+    assert limits_of(node.catalog, "t") == limits
     await node.stop()

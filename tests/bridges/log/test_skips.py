@@ -96,7 +96,7 @@ async def test_skipping_the_end_of_a_transaction_hides_nothing_also_after_a_cras
     """What the log knows of the damaged batch is in a snapshot behind it before readers pass over it."""
     world = World(tail_cache_bytes=0)
     log = await written(world, [1])
-    await world.logs.snapshot(log)
+    await world.logs.snapshotter.take(log)
     part = batch(2)
     part.transaction = InTransaction(9, 0)
     set_transactional(part)

@@ -137,7 +137,7 @@ NOW = int(time.time() * 1000)
 
 async def retained(world: World, log: PartitionLog, now_ms: int = NOW) -> int:
     """The log start after ``retention.ms`` of a day was applied."""
-    await world.logs.enforce_retention([("t", 0)], lambda _: (DAY, -1), now_ms)
+    await world.retain([("t", 0)], lambda _: (DAY, -1), now_ms)
     return log.log_start_offset
 
 
@@ -155,7 +155,7 @@ async def test_a_partition_that_kept_such_a_claim_heals(with_snapshot: bool) -> 
     log = await written(world, *(batch(NOW - 2 * DAY, claim=LIE, size=LARGE) for _ in range(3)), batch(NOW, size=LARGE))
     assert log.state.index.highest() == (0, LIE), "the claim is what the snapshot holds"
     if with_snapshot:
-        await world.logs.snapshot(log)
+        await world.logs.snapshotter.take(log)
     log = await world.boot()
     assert log.state.index.highest() == (0, LIE)
     assert await retained(world, log) == 3
@@ -250,7 +250,7 @@ async def test_how_old_a_client_says_its_messages_are_neither_deletes_nor_keeps_
     log = await written(world, *(foreign(kind, claim) for claim in claims))
     if after != "no restart":
         if after == "a restart with a snapshot":
-            await world.logs.snapshot(log)
+            await world.logs.snapshotter.take(log)
         log = await world.boot()
     soon = int(time.time() * 1000) + 60_000
     assert await retained(world, log, soon) == 0, "they were written a moment ago"
@@ -276,7 +276,7 @@ async def test_what_was_written_while_the_node_s_clock_was_ahead_is_not_kept_unt
     with monkeypatch.context() as patch:
         patch.setattr(time, "time_ns", lambda: (NOW + 30_000 * DAY) * 1_000_000)
         log = await written(world, foreign(FormatId.YDB, -1))
-        await world.logs.snapshot(log)
+        await world.logs.snapshotter.take(log)
         log.append(foreign(FormatId.YDB, -1), world.done)
         world.writer.acknowledge(1)
     log = await world.boot()

@@ -191,7 +191,7 @@ async def _run(steps: list[tuple[str, int, int]], world: World, *, patient: bool
             else:
                 log.append_marker(number, 0, more == 1, world.done)
         elif what == "snapshot":
-            assert await world.logs.snapshot(log) is None
+            assert await world.logs.snapshotter.take(log) is None
         elif what == "trim":
             ends = [end for _, end, _, _ in model.batches]
             model.start = max([model.start, *(end for end in ends if end <= number)])
@@ -266,7 +266,7 @@ async def test_what_comes_after_a_marker_of_a_later_epoch_opens_no_transaction(k
     if life != "in flight":
         world.writer.acknowledge(1)
     if life == "killed behind a snapshot":
-        assert await world.logs.snapshot(log) is None
+        assert await world.logs.snapshotter.take(log) is None
     if life.startswith("killed"):
         log = await world.boot()
     end = log.next_offset
@@ -518,8 +518,7 @@ async def test_whoever_could_not_seal_is_told_once_when_no_transaction_is_open_a
     world = World()
     log = await written(world, data(1), data(2))
     log.sealed((4, 5))
-    told: list[int] = []
-    world.logs.on_decided.append(told.append)
+    told = world.catalog.sealed_again
     for _ in range(3):
         with pytest.raises(TransactionsOpen):
             await world.logs.seal("t", 0)

@@ -24,14 +24,14 @@ async def test_a_read_where_a_trim_is_under_way_is_told_where_the_log_begins_the
     async with serving(tmp_path) as node:  # which has nothing at hand
         log, logs = log_of(node, "t"), node.logs
         await log.trim(4)
-        trim, trimmed, go_on = logs.trim, asyncio.Event(), asyncio.Event()
+        trim, trimmed, go_on = logs.trims.trim, asyncio.Event(), asyncio.Event()
 
         async def held(stream_id: int, offset: int) -> None:
             await trim(stream_id, offset)
             trimmed.set()
             await go_on.wait()
 
-        monkeypatch.setattr(logs, "trim", held)
+        monkeypatch.setattr(logs.trims, "trim", held)
         trimming = asyncio.ensure_future(log.trim(7))
         await trimmed.wait()
         while not await is_reclaimed(node, log.stream_id, 4):  # the range server hears of it a moment later

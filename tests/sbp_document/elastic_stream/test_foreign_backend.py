@@ -18,6 +18,7 @@ from bridges.commands.cli import main
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats.records import StoredBatch
 from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.retention import Retention
 from bridges.metric_text import render
 from bridges.node.assembly import Node
 from bridges.node.config import Settings, load
@@ -33,7 +34,7 @@ from sbp_back.wire.model import (
     SealRangeRequest,
     TrimStreamRequest,
 )
-from tests.bridges.log.log_lab import batch
+from tests.bridges.log.log_lab import batch, need_nothing
 from tests.databases import pd_state
 from tests.kit.waiting import until
 from tests.sbp_document.elastic_stream.servers import ForeignCluster, Panic
@@ -184,9 +185,10 @@ async def test_retention_moves_the_log_start_where_the_backend_cannot_trim(
         for _ in range(30):
             await append(log, size=20_000)
         before = log.log_start_offset
-        assert await node.logs.enforce_retention([("t", 0)], lambda _: (-1, 100_000), 0) == 1
+        retention = Retention(node.logs, lambda _: (-1, 100_000), need_nothing)
+        assert await retention.enforce([("t", 0)], 0) == 1
         assert log.log_start_offset > before
-        assert await node.logs.enforce_retention([("t", 0)], lambda _: (-1, 100_000), 0) == 0
+        assert await retention.enforce([("t", 0)], 0) == 0
         start = log.log_start_offset
     assert "retention not applied" not in capfd.readouterr().out
     async with running(tmp_path, cluster) as node:

@@ -1,0 +1,66 @@
+"""Expiry of the producers that one node's partitions remember: by idle time, and beyond the node's limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from anabranch_kit.run.barrier import Barrier
+    from bridges.log.partition.partition_log import PartitionLog
+
+_log = structlog.get_logger("anabranch.logs")
+
+_LOGS_AT_ONCE = 200
+"""Logs looked at in one turn of the event loop."""
+
+
+async def expire_producers(logs: Collection[PartitionLog], most: int, barrier: Barrier, now_ms: int) -> int:
+    """Forget producers that were idle for too long, and the longest idle of more than ``most``; return how many.
+
+    Reads only those that go, a bounded number in one turn.
+    """
+    expired = known = 0
+    for number, log in enumerate(logs):
+        if number % _LOGS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        try:
+            while log.is_open and (gone := log.state.ledger.expire(now_ms)):
+                expired += gone
+                await asyncio.sleep(0)
+            known += len(log.state.ledger)
+        except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
+            barrier.caught("producer expiry", error, topic=log.topic, partition=log.partition)
+    if known > most:
+        expired += await _make_room(logs, known, most, barrier)
+    return expired
+
+
+async def _make_room(logs: Collection[PartitionLog], known: int, most: int, barrier: Barrier) -> int:
+    """Forget the longest idle producers of the partitions with most, until a sixteenth of ``most`` is free."""
+    ledgers = sorted((table for log in logs for table in log.state.ledger.tables.values()), key=len)
+    room = most * 15 // 16
+    level = 0
+    for number, ledger in enumerate(ledgers):
+        level = room // (len(ledgers) - number)
+        if len(ledger) > level:
+            break
+        room -= len(ledger)
+    _log.warning(
+        "more producers than the node remembers: the longest idle of the partitions with most are forgotten",
+        producers=known,
+        limit=most,
+        kept_per_partition=level,
+    )
+    forgotten = 0
+    for ledger in ledgers:
+        try:
+            if len(ledger) > level:
+                forgotten += ledger.shrink(level)
+                await asyncio.sleep(0)
+        except Exception as error:  # noqa: BLE001 - logged and counted; the next one is another matter
+            barrier.caught("forgetting of producers", error)
+    return forgotten
