@@ -25,8 +25,8 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch
 from bridges.log.partition.partition_log import PartitionLog
-from bridges.log.retention import Retention
 from bridges.log.remote.partitions import Partition
+from bridges.log.retention import Retention
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from bridges.node.data_dir import DataDirectory

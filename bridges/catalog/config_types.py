@@ -67,7 +67,7 @@ class ConfigDef(Struct, frozen=True):
     type: ConfigType
     default: str | None
     doc: str
-    check: Callable[[Any], None] | None = None
+    check: Callable[[Any], object] | None = None
     synonyms: tuple[Synonym, ...] = ()
     dynamic: bool = True
     honoured: bool = True

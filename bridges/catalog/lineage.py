@@ -21,6 +21,9 @@ KEY_BITS = 128
 KEY_SPACE = 1 << KEY_BITS
 """Number of steps in the interval [0, 1)."""
 _STORED = KEY_BITS // 8 + 1
+_MURMUR_MASK = 0xFFFFFFFF
+_MURMUR_M = 0x5BD1E995
+_MURMUR_SEED = 0x9747B28C
 
 
 class InvalidKeyRange(LogError):
@@ -208,3 +211,23 @@ def _exactly(bound: float) -> int:
             f"{bound!r} is finer than 2**-{KEY_BITS}, the least that ranges of keys are told apart by"
         )
     return numerator * (KEY_SPACE // denominator)
+
+
+def murmur2(data: bytes) -> int:
+    """Return the 32-bit MurmurHash2 of ``data`` with the seed that Kafka clients use, unsigned."""
+    length = len(data)
+    value = (_MURMUR_SEED ^ length) & _MURMUR_MASK
+    whole = length & ~3
+    for position in range(0, whole, 4):
+        word = int.from_bytes(data[position : position + 4], "little") * _MURMUR_M & _MURMUR_MASK
+        word = (word ^ (word >> 24)) * _MURMUR_M & _MURMUR_MASK
+        value = (value * _MURMUR_M & _MURMUR_MASK) ^ word
+    if rest := data[whole:]:
+        value = (value ^ int.from_bytes(rest, "little")) * _MURMUR_M & _MURMUR_MASK
+    value = (value ^ (value >> 13)) * _MURMUR_M & _MURMUR_MASK
+    return value ^ (value >> 15)
+
+
+def choose_partition(key: bytes, partitions: int) -> int:
+    """Return the partition of ``key``, as the default partitioner of Kafka's own client chooses it."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

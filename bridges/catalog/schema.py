@@ -200,7 +200,7 @@ def _version_11(connection: Connection) -> None:
 
 
 def _version_12(connection: Connection) -> None:
-    # Topics that a migration fills, or has filled (bridges/catalog/imports.py).
+    # Topics that a migration fills, or has filled (bridges/catalog/topic.py).
     connection.execute(
         """CREATE TABLE imports (
             topic TEXT PRIMARY KEY REFERENCES topics (name) ON DELETE CASCADE,

@@ -9,13 +9,39 @@ from enum import Enum
 
 from msgspec import Struct
 
-from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import PartitionInfo, Takers
 from bridges.errors import LogError, LogUnavailable
 
 FOLLOWED = "topic"
 """The kind of followed changes for topics and the fronts' data of each, by topic name
 (:mod:`bridges.catalog.following`)."""
+
+
+NOT_IMPORTING = -1
+"""The import epoch of a topic that takes writes from every client."""
+
+
+class Import(Struct, frozen=True):
+    """A migration's import of one topic from elsewhere: the ``migration``, and the ``epoch`` of the run that may write.
+
+    A topic is importing from the transaction that makes it. From then on only the latest run of the migration that made
+    it may change its contents. Each run takes the next epoch, so a worker of an earlier run that still lives is
+    refused. Everybody may read. One transaction hands all topics of a migration over; then they are ordinary topics.
+
+    Times are wall clock in ms; ``handed_over_ms`` is None while the topic is being imported. ``origin`` describes what
+    the migration brings, in its own words (empty: no description); a migration with another ``origin`` is another one.
+    """
+
+    migration: str
+    epoch: int
+    begun_ms: int
+    handed_over_ms: int | None = None
+    origin: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the topic still belongs to the migration."""
+        return self.handed_over_ms is None
 
 
 class TopicKind(Enum):

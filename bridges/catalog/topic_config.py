@@ -7,10 +7,11 @@ table below (docs/protocols/kafka.md, rule 65).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from bridges.catalog import retained_for
 from bridges.catalog.config_types import (
     LONG_MAX,
     ConfigDef,
@@ -37,7 +38,32 @@ A topic may be configured with more, as at a broker: the value is kept and shown
 SPLIT = "anabranch.partitions.split"
 """Whether partitions may be split. This key and the next are the only ones that are not Kafka's."""
 RETAINED_FOR = "anabranch.retention.consumers"
-"""The consumers that retention waits for (:mod:`bridges.catalog.retained_for`)."""
+"""The consumers that retention waits for: a JSON object of milliseconds by the consumer's name, which may have any
+characters: ``{"billing": 0}``. A record that a consumer has not committed is kept for so many milliseconds after it was
+written; with 0, until it is committed."""
+
+
+def retained_for_text(consumers: Mapping[str, int]) -> str:
+    """Return the value of :data:`RETAINED_FOR` for these consumers."""
+    return json.dumps(consumers, ensure_ascii=False, separators=(",", ":"))
+
+
+@lru_cache(maxsize=64)
+def parse_retained_for(value: str) -> tuple[tuple[str, int], ...]:
+    """Return the names and milliseconds of a value of :data:`RETAINED_FOR`. Raises ValueError."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError('must be a JSON object of milliseconds by name, for instance {"billing": 0}') from None
+    if not isinstance(found, dict):
+        raise ValueError("must be a JSON object")
+    for name, milliseconds in found.items():
+        if not name:
+            raise ValueError("a consumer has no name")
+        if type(milliseconds) is not int or not 0 <= milliseconds < 2**63:
+            raise ValueError(f"{milliseconds!r} is no number of milliseconds")
+    return tuple(found.items())
+
 
 _MINUTE = 60_000
 _HOUR = 60 * _MINUTE
@@ -53,10 +79,10 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = table(
     ConfigDef(
         RETAINED_FOR,
         ConfigType.STRING,
-        retained_for.NOBODY,
+        "{}",
         "For whom retention waits: milliseconds by consumer group, as JSON. What a group has not committed is kept so "
         "long after it was written; with 0, until it is committed. YDB's important consumers are these.",
-        retained_for.check,
+        parse_retained_for,
     ),
     ConfigDef(
         "cleanup.policy",
@@ -364,7 +390,7 @@ def resolve(key: str, topic: Mapping[str, str], node: Mapping[str, str], static:
     """Return the effective value of ``key`` for a topic with the configuration ``topic``.
 
     ``node`` is the node's dynamic configuration and ``static`` that of its settings, both by node-level keys
-    (bridges/catalog/topic_defaults.py). ``synonyms`` of the result lists every source that has a value, strongest
+    (:data:`TOPIC_DEFAULTS`). ``synonyms`` of the result lists every source that has a value, strongest
     first. Raises InvalidConfig for an unknown key.
     """
     definition = TOPIC_CONFIGS.get(key)
@@ -414,3 +440,52 @@ def effective(key: str, topic: Mapping[str, str], node: Mapping[str, str], stati
     if resolved.value is None:
         return None
     return resolved.definition.parse(resolved.value)
+
+
+# Of several keys with one meaning, the coarsest carries the default, as in Kafka.
+_HOURS = {"log.retention.hours": "168", "log.roll.hours": "168", "log.roll.jitter.hours": "0"}
+_HOURS["log.flush.scheduler.interval.ms"] = str(LONG_MAX)
+
+
+def _topic_defaults() -> list[ConfigDef]:
+    """Return the definition of every node-level synonym of a topic key."""
+    definitions: dict[str, ConfigDef] = {}
+    for topic in TOPIC_CONFIGS.values():
+        for place, synonym in enumerate(topic.synonyms):
+            scaled = synonym.scale != 1
+            default = topic.default if place == 0 and len(topic.synonyms) == 1 else None
+            unit = {60_000: "minutes", 3_600_000: "hours"}.get(synonym.scale)
+            doc = f"Default of the topic configuration {topic.name}{f', in {unit}' if unit else ''}. {topic.doc}"
+            definitions[synonym.name] = ConfigDef(
+                synonym.name,
+                ConfigType.INT if scaled else topic.type,
+                _HOURS.get(synonym.name, default),
+                doc,
+                between(-1, LONG_MAX // synonym.scale) if scaled else topic.check,
+                dynamic=not scaled and synonym.name != "log.flush.scheduler.interval.ms",
+                honoured=topic.honoured,
+            )
+    return list(definitions.values())
+
+
+TOPIC_DEFAULTS: Mapping[str, ConfigDef] = table(*_topic_defaults())
+"""The node-level synonyms of topic keys, by name."""
+
+
+def node_config_of(topic_defaults: Mapping[str, str]) -> dict[str, str]:
+    """Translate the setting ``topic_defaults`` from topic keys to node-level keys."""
+    synonyms = ((TOPIC_CONFIGS[key].synonyms, value) for key, value in topic_defaults.items())
+    return {own[0].name: value for own, value in synonyms if own}
+
+
+def validate_node_changes(changes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Check changes of dynamic keys (None removes) and return them in stored form. Raises InvalidConfig."""
+    checked: dict[str, str | None] = {}
+    for key, value in changes.items():
+        definition = TOPIC_DEFAULTS.get(key)
+        if definition is None:
+            raise InvalidConfig(f"{key!r} is not a node configuration")
+        if not definition.dynamic:
+            raise InvalidConfig(f"{key} cannot be changed while the node runs")
+        checked[key] = None if value is None else definition.canonical(value)
+    return checked

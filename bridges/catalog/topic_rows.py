@@ -6,10 +6,10 @@ import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bridges.catalog import former, imports
+from bridges.catalog import former
 from bridges.catalog.lineage import KeyRange, PartitionInfo, related
 from bridges.catalog.sql import Connection, upsert
-from bridges.catalog.topic import Beside, Topic, TopicKind
+from bridges.catalog.topic import Beside, Import, Topic, TopicKind
 
 _AT_ONCE = 200
 """Topics in one query."""
@@ -51,8 +51,9 @@ def _read_topics(connection: Connection, which: Sequence[str]) -> list[Topic]:
         topics[name].config[key] = value
     for protocol, other, name in connection.execute(f"SELECT protocol, name, topic FROM topic_names {of_topic}", which):
         topics[name].names[protocol] = other
-    for name, imported in imports.load(connection, of_topic, which).items():
-        topics[name].imported = imported
+    query = f"SELECT topic, migration, epoch, begun_ms, handed_over_ms, origin FROM imports {of_topic}"
+    for name, *imported in connection.execute(query, which):
+        topics[name].imported = Import(*imported)
     for topic in topics.values():
         topic.partitions = related(topic.partitions)
     return list(topics.values())
@@ -73,8 +74,11 @@ def insert_topic(connection: Connection, topic: Topic, partitions: Iterable[Part
         "INSERT INTO topic_names VALUES (?, ?, ?)",
         [(protocol, other, topic.name) for protocol, other in topic.names.items()],
     )
-    if topic.imported is not None:
-        imports.insert(connection, topic.name, topic.imported)
+    if (one := topic.imported) is not None:
+        connection.execute(
+            "INSERT INTO imports (topic, migration, epoch, begun_ms, origin) VALUES (?, ?, ?, ?, ?)",
+            (topic.name, one.migration, one.epoch, one.begun_ms, one.origin),
+        )
 
 
 def delete_topic(connection: Connection, topic: Topic) -> None:
@@ -113,6 +117,16 @@ def spend_partitions(connection: Connection, topic: str, numbers: Iterable[int])
 def store_epoch(connection: Connection, topic: str, epoch: int) -> None:
     """Store the topic's epoch: the number of changes of its set of partitions."""
     connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, topic))
+
+
+def store_import_epoch(connection: Connection, topic: str, epoch: int) -> None:
+    """Store the epoch of another run that has taken the topic."""
+    connection.execute("UPDATE imports SET epoch = ? WHERE topic = ?", (epoch, topic))
+
+
+def store_import_end(connection: Connection, topics: Iterable[str], now_ms: int) -> None:
+    """Store that all of ``topics`` are handed over."""
+    connection.executemany("UPDATE imports SET handed_over_ms = ? WHERE topic = ?", [(now_ms, one) for one in topics])
 
 
 def replace_config(connection: Connection, topic: str, config: Mapping[str, str]) -> None:

@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import structlog
@@ -25,10 +24,8 @@ from msgspec.structs import replace
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog import imports, topic_config, topic_defaults, topic_rows
-from bridges.catalog.config_types import ConfigSource, ConfigValue, InvalidConfig
+from bridges.catalog import topic_config, topic_rows
 from bridges.catalog.counters import Counters, identify
-from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
 from bridges.catalog.names import RESERVED, InvalidTopicName, Names, check_topic_name, derived_names
 from bridges.catalog.seals import Sealer, Seals
@@ -39,15 +36,15 @@ from bridges.catalog.topic import (
     Change,
     ChangeKind,
     HeldUp,
+    Import,
     InvalidPartitions,
     SplitNotAllowed,
     Topic,
     TopicEnded,
     TopicKind,
     TopicNotFound,
-    partition_of,
 )
-from bridges.catalog.topic_index import TopicIndex
+from bridges.catalog.topic_lookup import TopicLookup
 from bridges.catalog.topic_streams import StreamClient, TopicStreams
 from bridges.errors import ImportFenced, TopicImporting, TopicInternal
 
@@ -89,7 +86,7 @@ class CatalogOptions(Struct):
     names: Mapping[str, Names] = field(default_factory=dict)
 
 
-class Catalog:
+class Catalog(TopicLookup):
     """The node's topics. Call :meth:`load` before anything else and :meth:`close` at the end.
 
     Functions in ``erasers`` run inside the transaction that deletes a topic, with its name, so that other tables lose
@@ -107,20 +104,19 @@ class Catalog:
         barrier: Barrier | None = None,
     ) -> None:
         self.options = options or CatalogOptions()
+        super().__init__(self.options.static)
         self.on_change: list[Callable[[Change], None]] = []
         self.before_sealing: list[Hold] = []
         self.cluster_id = ""
         self._db = db
         self._erasers = tuple(erasers)
         self._barrier = barrier or Barrier()
-        self._index = TopicIndex()
         # Topics that are hidden because they are being deleted, by name.
         self._leaving: dict[str, Topic] = {}
         # Partitions that are being made: they count against limits from the moment they are allowed.
         self._making = 0
-        self._counters = Counters(db)
+        self.counters = Counters(db)
         self._locks: dict[str, asyncio.Lock] = {}
-        self._node_config: dict[str, str] = {}
         self._work = TaskSet()
         self._streams = TopicStreams(
             db,
@@ -132,32 +128,7 @@ class Catalog:
         )
         self._seals = Seals(db, self._barrier, self._sealed)
 
-    # --- looking up -------------------------------------------------------------------------------------------------
-
-    @property
-    def topics(self) -> Mapping[str, Topic]:
-        """Return the listed topics by canonical name (a live view)."""
-        return MappingProxyType(self._index.listed)
-
-    @property
-    def hidden(self) -> Mapping[str, Topic]:
-        """Return the topics of kinds that are not listed, by canonical name (a live view).
-
-        Only the maker of a hidden topic knows how to use it, so nothing else leads to it: not the names, ids and
-        partitions that clients request, and not retention. :meth:`bridges.log.logs.Logs.hidden` returns its logs.
-        Hidden topics are created and deleted like others, and never change otherwise.
-        """
-        return MappingProxyType(self._index.hidden)
-
-    @property
-    def by_id(self) -> Mapping[bytes, Topic]:
-        """Return the listed topics by the 16 bytes of their ids (a live view)."""
-        return MappingProxyType(self._index.by_id)
-
-    @property
-    def partition_count(self) -> int:
-        """Return the number of partitions of all topics."""
-        return self._index.partitions
+    # --- streams ----------------------------------------------------------------------------------------------------
 
     @property
     def pending_deletions(self) -> int:
@@ -175,90 +146,11 @@ class Catalog:
         data."""
         return self._streams.left
 
-    def topic(self, name: str) -> Topic:
-        """Return the listed topic named ``name``. Raises TopicNotFound."""
-        return self._found(self._index.listed, name)
-
-    @staticmethod
-    def _found(topics: Mapping[str, Topic], name: str) -> Topic:
-        found = topics.get(name)
-        if found is None:
-            raise TopicNotFound(f"there is no topic {name!r}")
-        return found
-
-    def by_name(self, protocol: str, name: str) -> Topic | None:
-        """Return the topic with this ``name`` in ``protocol``, or None."""
-        return self._index.by_name.get((protocol, name))
-
     async def find(self, protocol: str, name: str) -> Topic | None:
         """Return the topic with this ``name`` in ``protocol``, also if another node has just made it, or None."""
         if (protocol, name) not in self._index.by_name:
             await self._db.changes.latest()
         return self.by_name(protocol, name)
-
-    def stream_of(self, topic: str, partition: int) -> int | None:
-        """Return the SBP stream of a partition, or None if there is no such partition."""
-        found = self.partition(topic, partition)
-        return None if found is None else found.stream_id
-
-    def hidden_stream_of(self, topic: str, partition: int) -> int | None:
-        """Return the SBP stream of a hidden topic's partition, or None if there is no such partition."""
-        found = partition_of(self._index.hidden.get(topic), partition)
-        return None if found is None else found.stream_id
-
-    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
-        """Return a partition of a listed topic, or None if there is no such partition."""
-        return partition_of(self._index.listed.get(topic), partition)
-
-    def sealed_as(self, topic: str, partition: int) -> tuple[tuple[int, ...], int | None] | None:
-        """Return (children, final end if it is known) of a sealed partition; None for an active one."""
-        found = self.partition(topic, partition)
-        return None if found is None or found.is_active else (found.children, found.end)
-
-    def effective(self, topic: str, key: str) -> Any:
-        """Return a topic's effective configuration value, typed (see
-        :func:`bridges.catalog.topic_config.effective`)."""
-        return topic_config.effective(
-            key, self._found(self._index.all, topic).config, self._node_config, self.options.static
-        )
-
-    def defaults(self) -> dict[str, ConfigValue]:
-        """Return the configuration of a topic without overrides, by key."""
-        static = self.options.static
-        return {key: topic_config.resolve(key, {}, self._node_config, static) for key in topic_config.TOPIC_CONFIGS}
-
-    def configured(self, topic: str, key: str, otherwise: Any) -> Any:
-        """Return the value of :meth:`effective` if an operator has configured it, for the topic or the node; else
-        ``otherwise``."""
-        config = self._found(self._index.all, topic).config
-        found = topic_config.resolve(key, config, self._node_config, self.options.static)
-        return otherwise if found.source is ConfigSource.DEFAULT else self.effective(topic, key)
-
-    def kind_of(self, topic: str) -> TopicKind:
-        """Return the kind of a topic, hidden ones included. Raises TopicNotFound."""
-        return self._found(self._index.all, topic).kind
-
-    def id_of(self, topic: str) -> bytes | None:
-        """Return the id of a topic, hidden ones included; None if there is no topic with that name."""
-        found = self._index.all.get(topic)
-        return None if found is None else found.topic_id.bytes
-
-    def place_of(self, topic: str, partition: int) -> tuple[bytes, int] | None:
-        """Return the topic id and partition number that decide who owns a partition, hidden topics included; None if
-        there is no such topic."""
-        found = self._index.all.get(topic)
-        return None if found is None else found.place(partition)
-
-    def import_epoch(self, topic: str, partition: int) -> int:
-        """Return the run of a migration that may write to a partition (see :attr:`Topic.import_epoch`)."""
-        found = self._index.listed.get(topic)
-        return NOT_IMPORTING if found is None else found.import_epoch
-
-    @property
-    def node_config(self) -> Mapping[str, str]:
-        """Return the node-level configuration set while running (a live view); bridges/catalog/topic_defaults.py has
-        the keys."""
-        return MappingProxyType(self._node_config)
 
     # --- start and end ----------------------------------------------------------------------------------------------
 
@@ -680,7 +572,7 @@ class Catalog:
 
             def commit(connection: Connection) -> None:
                 mark(connection)
-                imports.store_epoch(connection, name, epoch)
+                topic_rows.store_import_epoch(connection, name, epoch)
 
             taken = replace(topic.imported, epoch=epoch)
             await self._db.run(commit, flush=True, then=lambda _: self._imported(topic, taken))
@@ -716,7 +608,7 @@ class Catalog:
 
             def commit(connection: Connection) -> None:
                 mark(connection)
-                imports.store_end(connection, handed, now)
+                topic_rows.store_import_end(connection, handed, now)
 
             def ended(_: None) -> None:
                 for topic, imported in open_ones:
@@ -728,19 +620,6 @@ class Catalog:
     def _sealed(self, topic: Topic, number: int, end: int) -> None:
         topic.partitions[number] = replace(topic.partitions[number], end=end)
         self._changed(Change(ChangeKind.SEALED, topic))
-
-    def check_config(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Return the topic's configuration after ``changes`` (None removes a key). Raises TopicNotFound,
-        InvalidConfig."""
-        merged = dict(self.topic(name).config)
-        for key, value in changes.items():
-            if value is not None:
-                merged[key] = value
-            elif key in topic_config.TOPIC_CONFIGS:
-                merged.pop(key, None)
-            else:
-                raise InvalidConfig(f"{key!r} is not a topic configuration")
-        return topic_config.validate(merged)
 
     async def set_config(
         self,
@@ -791,7 +670,7 @@ class Catalog:
 
     async def set_node_config(self, changes: Mapping[str, str | None]) -> None:
         """Change the node-level configuration; None removes a key. Raises InvalidConfig."""
-        checked = topic_defaults.validate_changes(changes)
+        checked = topic_config.validate_node_changes(changes)
         await self._decided(lambda: self._set_node_config(checked))
 
     async def _set_node_config(self, changes: Mapping[str, str | None]) -> None:
@@ -893,16 +772,6 @@ class Catalog:
         # listeners.
         for callback in tuple(self.on_change):
             self._barrier.call("catalog change", callback, change)
-
-    # --- numbers ----------------------------------------------------------------------------------------------------
-
-    async def next_epoch(self) -> int:
-        """Return a new epoch (see :meth:`bridges.catalog.counters.Counters.next_epoch`)."""
-        return await self._counters.next_epoch()
-
-    async def allocate_producer_ids(self, count: int) -> int:
-        """Allocate producer ids (see :meth:`bridges.catalog.counters.Counters.allocate_producer_ids`)."""
-        return await self._counters.allocate_producer_ids(count)
 
 
 def _now_ms() -> int:

@@ -18,7 +18,7 @@ from anabranch_kit.run.awaited import Settle, awaited
 from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
 from anabranch_kit.run.turns import Turns, worked_off
 from bridges.auth import Operation
-from bridges.catalog.partitioner import partition_of
+from bridges.catalog.lineage import choose_partition
 from bridges.catalog.topic import Topic
 from bridges.console.host import Host
 from bridges.console.json_records import parse_line
@@ -360,7 +360,7 @@ class _Writer:
         if partition is None or partition < 0:
             if not self._active:
                 raise BadLine(f"topic {self._topic.name!r} was ended: all its partitions are sealed")
-            place = self._next if record.key is None else partition_of(record.key, len(self._active))
+            place = self._next if record.key is None else choose_partition(record.key, len(self._active))
             partition = self._active[place % len(self._active)].index
         if record.timestamp == -1:
             record.timestamp = time.time_ns() // 1_000_000

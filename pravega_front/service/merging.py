@@ -269,7 +269,7 @@ class Merges:
         return length
 
     async def _decided(self, source: Segment, target: Segment, updates: Sequence[AttributeUpdate]) -> Merging:
-        attempt = await self._node.catalog.allocate_producer_ids(1)
+        attempt = await self._node.catalog.counters.allocate_producer_ids(1)
         wanted = Merging(target.topic, target.partition, target.log.stream_id, attempt, _NONE)
         # A merge that was carried out, but whose source could not be deleted, is not decided again.
         found = await self._state.decide_merge(source.topic, wanted, updates)
@@ -342,7 +342,7 @@ class Merges:
             if decided.attempt not in target_log.state.transactions.open:
                 return target_log.high_watermark
             # The attempt was interrupted. Other appends may follow its pieces, so it cannot be continued.
-            attempt = await self._node.catalog.allocate_producer_ids(1)
+            attempt = await self._node.catalog.counters.allocate_producer_ids(1)
             decided = decided._replace(attempt=attempt, stale=decided.attempt)
             await self._state.set_attempt(source.topic, decided)
             merge.decided = decided

@@ -257,7 +257,7 @@ class Transactions:
 
     async def _try_make(self, topic: Topic, lease_ms: int) -> Transaction:
         catalog = self._node.catalog
-        low = await catalog.allocate_producer_ids(1)
+        low = await catalog.counters.allocate_producer_ids(1)
         parents, epoch = [one.index for one in topic.active], topic.epoch
         if not parents:
             raise PartitionSealed(topic.name, ())

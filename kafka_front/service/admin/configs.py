@@ -15,7 +15,7 @@ from bridges.auth import Operation
 from bridges.catalog import topic_config
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
 from bridges.catalog.names import check_topic_name
-from bridges.catalog.topic_defaults import TOPIC_DEFAULTS, validate_changes
+from bridges.catalog.topic_config import TOPIC_DEFAULTS, validate_node_changes
 from bridges.errors import LogError
 from kafka_front import node_config
 from kafka_front.dispatch import Registry
@@ -310,7 +310,7 @@ class Configs:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"{key}: {text}; only defaults of topics change while they run"
                 )
-        validate_changes(changes)
+        validate_node_changes(changes)
         if validate_only:
             return
         if changes:

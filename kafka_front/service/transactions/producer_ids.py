@@ -25,7 +25,7 @@ class ProducerIds:
         """Return a new producer id. Raises an error of the database."""
         async with self._lock:
             if self._next == self._end:
-                self._next = await self._catalog.allocate_producer_ids(_BLOCK)
+                self._next = await self._catalog.counters.allocate_producer_ids(_BLOCK)
                 self._end = self._next + _BLOCK
             self._next += 1
             return self._next - 1

@@ -253,7 +253,7 @@ class Producers:
         """Return an unused pair of producer id and epoch. Raises LogError."""
         async with self._taking:  # else a thousand concurrent callers would take a block each
             if not self._free:
-                first = await self._catalog.allocate_producer_ids(_BLOCK)
+                first = await self._catalog.counters.allocate_producer_ids(_BLOCK)
                 self._free.extend((first + number, 0) for number in range(_BLOCK))
             return self._free.popleft()
 

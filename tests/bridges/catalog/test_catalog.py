@@ -381,8 +381,8 @@ async def test_what_streams_depend_on_is_flushed_before_they_change_whatever_the
     await home.no_doomed()
     assert happened[:2] == ["flushed", "delete"]
     happened.clear()
-    await home.catalog.next_epoch()
-    await home.catalog.allocate_producer_ids(5)
+    await home.catalog.counters.next_epoch()
+    await home.catalog.counters.allocate_producer_ids(5)
     assert happened == ["flushed", "flushed"]
 
 
@@ -561,14 +561,18 @@ async def test_static_settings_lie_between(tmp_path: Path) -> None:
 
 @on_each_engine
 async def test_counters_never_repeat(home: Home) -> None:
-    assert await home.catalog.next_epoch() == 0
-    assert await home.catalog.next_epoch() == 1
-    assert await home.catalog.allocate_producer_ids(1000) == 0
+    assert await home.catalog.counters.next_epoch() == 0
+    assert await home.catalog.counters.next_epoch() == 1
+    assert await home.catalog.counters.allocate_producer_ids(1000) == 0
     catalog = await home.restart()
-    assert await catalog.next_epoch() == 2
-    assert sorted(await asyncio.gather(*(catalog.allocate_producer_ids(10) for _ in range(3)))) == [1000, 1010, 1020]
+    assert await catalog.counters.next_epoch() == 2
+    assert sorted(await asyncio.gather(*(catalog.counters.allocate_producer_ids(10) for _ in range(3)))) == [
+        1000,
+        1010,
+        1020,
+    ]
     with pytest.raises(ValueError, match="at least one"):
-        await catalog.allocate_producer_ids(0)
+        await catalog.counters.allocate_producer_ids(0)
 
 
 @on_each_engine

@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.catalog import topic_defaults
 from bridges.catalog.config_types import ConfigSource, InvalidConfig, to_text
 from bridges.catalog.topic_config import (
     RETAINED_FOR,
     SPLIT,
     TOPIC_CONFIGS,
+    TOPIC_DEFAULTS,
     effective,
     resolve,
     validate,
+    validate_node_changes,
 )
-from bridges.catalog.topic_defaults import TOPIC_DEFAULTS
 from tests.kafka_facts import TOPIC_KEYS
 
 
@@ -128,10 +128,10 @@ def test_where_a_value_comes_from() -> None:
 
 
 def test_node_changes_are_checked() -> None:
-    assert topic_defaults.validate_changes({"log.retention.ms": " 5", "message.max.bytes": None}) == {
+    assert validate_node_changes({"log.retention.ms": " 5", "message.max.bytes": None}) == {
         "log.retention.ms": "5",
         "message.max.bytes": None,
     }
     for wrong in ({"log.retention.ms": "x"}, {"listeners": "a"}, {"nope": None}, {"log.retention.hours": "5"}):
         with pytest.raises(InvalidConfig):
-            topic_defaults.validate_changes(wrong)
+            validate_node_changes(wrong)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as oracle
 
-from bridges.catalog.partitioner import murmur2, partition_of
+from bridges.catalog.lineage import choose_partition, murmur2
 from bridges.console import json_records
 from bridges.console.json_records import _FURTHEST_MS, BadLine, line_parts, parse_line, to_line
 from bridges.formats.records import Record
@@ -119,4 +119,4 @@ def test_forms_of_values() -> None:
 @given(st.binary(max_size=64), st.integers(1, 1000))
 def test_keys_go_where_kafkas_own_client_sends_them(key: bytes, partitions: int) -> None:
     assert murmur2(key) == oracle(key) & 0xFFFFFFFF
-    assert partition_of(key, partitions) == (oracle(key) & 0x7FFFFFFF) % partitions
+    assert choose_partition(key, partitions) == (oracle(key) & 0x7FFFFFFF) % partitions

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from bridges.catalog import retained_for
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.imports import Import
-from bridges.catalog.topic import Topic
-from bridges.catalog.topic_config import RETAINED_FOR, TOPIC_CONFIGS
+from bridges.catalog.topic import Import, Topic
+from bridges.catalog.topic_config import RETAINED_FOR, TOPIC_CONFIGS, parse_retained_for, retained_for_text
 from bridges.node.retention import HandedOver, NeededByConsumers
 
 
@@ -32,7 +30,7 @@ class Log:
 def needed(consumers: dict[str, int], **committed: int) -> NeededByConsumers:
     positions = {(("consumers", name), "t", 0): SimpleNamespace(offset=offset) for name, offset in committed.items()}
     catalog: Any = SimpleNamespace(
-        effective=lambda topic, key: {RETAINED_FOR: retained_for.text_of(consumers)}[key],
+        effective=lambda topic, key: {RETAINED_FOR: retained_for_text(consumers)}[key],
     )
 
     async def durable(*place: Any) -> Any:
@@ -71,8 +69,8 @@ async def test_very_many_consumers() -> None:
 
 def test_names_may_have_any_characters() -> None:
     waits = {"a,b=c": 0, 'quoted "name"': 7, "имя": 1}
-    value = TOPIC_CONFIGS[RETAINED_FOR].canonical(retained_for.text_of(waits))
-    assert dict(retained_for.parse(value)) == waits
+    value = TOPIC_CONFIGS[RETAINED_FOR].canonical(retained_for_text(waits))
+    assert dict(parse_retained_for(value)) == waits
 
 
 @pytest.mark.parametrize(

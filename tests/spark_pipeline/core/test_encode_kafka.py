@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from bridges.catalog.partitioner import murmur2, partition_of
+from bridges.catalog.lineage import choose_partition, murmur2
 from bridges.formats.kafka import TRANSACTIONAL, check_batch, iterate
 from bridges.formats.kafka import encode as encode_ours
 from bridges.formats.records import Record
@@ -137,7 +137,7 @@ def test_keys_go_where_kafkas_clients_send_them(keys: list[bytes | None]) -> Non
     array = pa.array([b"x", *keys, b"yy"], pa.binary()).slice(1, len(keys))
     assert murmur2_of(array).tolist() == [murmur2(key or b"") for key in keys]
     for partitions in (1, 3, 7):
-        assert partitions_of(array, partitions).tolist() == [partition_of(key or b"", partitions) for key in keys]
+        assert partitions_of(array, partitions).tolist() == [choose_partition(key or b"", partitions) for key in keys]
 
 
 @pytest.mark.parametrize("sequence", [0, (1 << 31) - 1, 1 << 31])

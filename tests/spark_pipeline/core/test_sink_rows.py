@@ -10,8 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from bridges.catalog.lineage import WHOLE
-from bridges.catalog.partitioner import partition_of
+from bridges.catalog.lineage import WHOLE, choose_partition
 from bridges.formats.kafka import check_batch, iterate
 from spark_pipeline.core.client.node_answers import NodeTopics, PartitionFacts, TopicFacts
 from spark_pipeline.core.client.node_client import NodeError
@@ -66,7 +65,7 @@ def test_keys_go_where_kafkas_clients_send_them_and_keep_their_order() -> None:
     found = written({"key": keys, "value": [b"%d" % number for number in range(100)]}, T3)
     assert sum(map(len, found.values())) == 100
     for (_, partition), records in found.items():
-        assert {partition_of(key, 3) for key, *_ in records} == {partition}
+        assert {choose_partition(key, 3) for key, *_ in records} == {partition}
         values = [int(value) for _, value, *_ in records]
         assert values == sorted(values)
 
@@ -86,7 +85,7 @@ def test_rows_say_their_partition_topic_time_and_headers() -> None:
     ms = 1_767_323_045_678
     assert found["u", 0] == [(b"k", None, ms, [])]
     assert (None, b"a", ms, [("h", b"1"), ("", None)]) in found["t", 2]
-    assert (b"k", b"d", ms, []) in found["t", partition_of(b"k", 3)]
+    assert (b"k", b"d", ms, []) in found["t", choose_partition(b"k", 3)]
     assert sum(map(len, found.values())) == 4
     # The option says where, whatever the rows do.
     assert sum(len(rows) for (topic, _), rows in written(columns, T3).items() if topic == "t") == 4

@@ -76,10 +76,10 @@ def test_a_batch_goes_to_partitions_by_key_and_says_everything(spark: SparkSessi
     rows.write.format(FORMAT).mode("append").option("endpoint", topics.url).option("topic", topic).save()
     found = topics.rows(topic)
     assert sorted(int(row["value"]) for row in found) == list(range(1000))
-    from bridges.catalog.partitioner import partition_of
+    from bridges.catalog.lineage import choose_partition
 
     for row in found:
-        assert row["partition"] == partition_of(row["key"], 3)
+        assert row["partition"] == choose_partition(row["key"], 3)
         assert row["headers"] == [{"key": "h", "value": b"x"}]
         assert row["timestamp"].timestamp() * 1000 == pytest.approx(1_700_000_000_000 + int(row["value"]))
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from bridges.catalog import retained_for
-from bridges.catalog.topic_config import RETAINED_FOR, SPLIT
+from bridges.catalog.topic_config import RETAINED_FOR, SPLIT, retained_for_text
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
@@ -183,7 +182,7 @@ def retention_configuration(settings: TopicSettings) -> dict[str, str | None]:
             waits[name] = 0
         elif milliseconds:
             waits[name] = milliseconds
-    return {RETAINED_FOR: retained_for.text_of(waits) if waits else None}
+    return {RETAINED_FOR: retained_for_text(waits) if waits else None}
 
 
 def thresholds(settings: TopicSettings) -> Thresholds:

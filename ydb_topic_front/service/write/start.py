@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anabranch_kit.run.awaited import awaited
-from bridges.catalog.imports import NOT_IMPORTING
+from bridges.catalog.topic import NOT_IMPORTING
 from bridges.cluster.ownership import owner_of
 from bridges.errors import LogUnavailable, NotOwner, PartitionSealed, PeerUnreachable
 from bridges.formats.producer import LedgerKind, SeqNoStamp
