@@ -12,6 +12,7 @@ from kafka.partitioner.default import murmur2
 from pravega_client import StreamManager
 
 from benchmarks.flights import PARTITIONS, PATIENCE, DemoFailed, Flight, Seen
+from tests.kit.wheel import read_events
 
 T = TypeVar("T")
 
@@ -83,16 +84,7 @@ def read_pravega(controller: str, topic: str, count: int) -> list[bytes]:
     """Pravega's Rust client as a reader group: the events, which are the records' values."""
     streams = StreamManager(f"tcp://{controller}")
     reader = streams.create_reader_group(f"{topic}-group", "default", topic).create_reader("reader")
-
-    async def events() -> list[bytes]:
-        found: list[bytes] = []
-        while len(found) < count:
-            part = await asyncio.wait_for(reader.get_segment_slice_async(), PATIENCE)
-            found += [bytes(event.data()) for event in part]
-            reader.release_segment(part)
-        return found
-
-    found = asyncio.run(events())
+    found = asyncio.run(asyncio.wait_for(read_events(reader, count), PATIENCE))
     reader.reader_offline()
     return found
 

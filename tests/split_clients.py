@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from pravega_client import StreamManager
 
 from pravega_front.wire.controller import ScaleProgress
+from tests.kit.wheel import next_slice
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
 
@@ -120,11 +121,10 @@ class Readers:
 
         async def read() -> None:
             while True:
-                part = await reader.get_segment_slice_async()
+                events = await next_slice(reader)
                 if self._over.is_set():
                     return
-                reading.found += [(-1, bytes(one.data()).decode()) for one in part]
-                reader.release_segment(part)
+                reading.found += [(-1, event.decode()) for event in events]
 
         asyncio.run(read())
 

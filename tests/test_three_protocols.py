@@ -28,6 +28,7 @@ from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import TxnState, TxnStatus
 from tests.conftest import TEST_SETTINGS
 from tests.kafka_front.test_session import Client as KafkaClient
+from tests.kit.wheel import read_events
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, stream
 from tests.pravega_front.raw_client import RawClient as Segments
@@ -143,15 +144,6 @@ def page(node: NodeProcess, path: str) -> Any:
         return json.load(answer)
 
 
-async def events(reader: Any, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    while len(found) < count:
-        part = await reader.get_segment_slice_async()
-        found += [bytes(one.data()) for one in part]
-        reader.release_segment(part)
-    return found
-
-
 def test_what_each_wrote_is_read_by_all_at_the_same_offsets(node: NodeProcess) -> None:
     write_and_read_with_each(node, "flights")
 
@@ -182,7 +174,7 @@ def write_and_read_with_each(node: NodeProcess, name: str) -> None:
     assert found == list(enumerate(expected))
     assert consumed(node, name, len(expected)) == found
     group = streams.create_reader_group("readers", "default", name)
-    assert asyncio.run(events(group.create_reader("one"), len(expected))) == expected
+    assert asyncio.run(read_events(group.create_reader("one"), len(expected))) == expected
 
     (shown,) = [one for one in page(node, "/api/topics")["topics"] if one["name"] == name]
     assert shown["records"] == len(expected)

@@ -24,6 +24,7 @@ from tests import drivers
 from tests.cluster.test_failover import PATIENCE, commanded, members
 from tests.conftest import NodeFactory
 from tests.kit.waiting import wait_until
+from tests.kit.wheel import read_events
 from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
@@ -110,16 +111,7 @@ def stores(nodes: list[NodeProcess]) -> set[str]:
 
 def read(reader: StreamReader, count: int) -> list[int]:
     """The numbers that the next events are."""
-
-    async def events() -> list[int]:
-        found: list[int] = []
-        while len(found) < count:
-            part = await reader.get_segment_slice_async()
-            found += [int(event.data()) for event in part]
-            reader.release_segment(part)
-        return found
-
-    return asyncio.run(asyncio.wait_for(events(), PATIENCE))
+    return [int(event) for event in asyncio.run(asyncio.wait_for(read_events(reader, count), PATIENCE))]
 
 
 def is_shared(nodes: list[NodeProcess]) -> bool:

@@ -20,6 +20,7 @@ from pravega_client import StreamManager
 
 from tests.bridges.formats.ydb_messages import lzop
 from tests.clients.api import Client, Got
+from tests.kit.wheel import read_events
 from tests.matrix.expected import Protocol
 from tests.matrix.kinds import TEXT, UNTOLD, Headers, Kind, Told, Where
 from tests.matrix.writers import EPOCH, PATIENCE, command
@@ -135,16 +136,7 @@ class Wheel(Reader):
 
     def _read(self, topic: str, group: str, count: int) -> list[bytes]:
         reader = self._streams.create_reader_group(group, "default", topic).create_reader(uuid4().hex)
-
-        async def events() -> list[bytes]:
-            found: list[bytes] = []
-            while len(found) < count:
-                part = await asyncio.wait_for(reader.get_segment_slice_async(), PATIENCE)
-                found += [bytes(event.data()) for event in part]
-                reader.release_segment(part)
-            return found
-
-        found = asyncio.run(events())
+        found = asyncio.run(asyncio.wait_for(read_events(reader, count), PATIENCE))
         reader.reader_offline()
         return found
 

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pravega_client import StreamManager, StreamReader
 
+from tests.kit.wheel import read_events
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, stream
 
@@ -24,15 +25,7 @@ def streams(node: NodeProcess) -> StreamManager:
 
 
 def read(reader: StreamReader, count: int) -> list[bytes]:
-    async def events() -> list[bytes]:
-        found: list[bytes] = []
-        while len(found) < count:
-            part = await reader.get_segment_slice_async()
-            found += [bytes(event.data()) for event in part]
-            reader.release_segment(part)
-        return found
-
-    return asyncio.run(events())
+    return asyncio.run(read_events(reader, count))
 
 
 def consumed(node: NodeProcess, topic: str, count: int) -> list[tuple[int, bytes | None, bytes]]:

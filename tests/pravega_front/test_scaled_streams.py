@@ -24,6 +24,7 @@ from spark_pipeline.core.ranges import TopicPartition as Partition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
 from tests.conftest import TEST_SETTINGS
+from tests.kit.wheel import read_events
 from tests.node_process import ANY, FRONTS, NodeProcess
 from tests.pravega_front.conftest import needs_node
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
@@ -133,12 +134,7 @@ OTHERS = (by_kafka, by_ydb, by_spark, by_console)
 async def by_pravega(node: NodeProcess, name: str, count: int) -> list[bytes]:
     streams = StreamManager(f"tcp://{node.addresses['pravega']}")
     reader = streams.create_reader_group(f"readers-{uuid4().hex}", SCOPE, name).create_reader("reader")
-    found: list[bytes] = []
-    while len(found) < count:
-        part = await reader.get_segment_slice_async()
-        found += [bytes(event.data()) for event in part]
-        reader.release_segment(part)
-    return found
+    return await read_events(reader, count)
 
 
 def event(data: bytes) -> bytes:

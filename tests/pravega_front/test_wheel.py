@@ -17,6 +17,7 @@ from pravega_client import (
 )
 
 from pravega_front.wire.controller import ScaleProgress, ScaleStatus
+from tests.kit.wheel import read_events
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS, needs_node
 from tests.pravega_front.controller_client import ControllerClient, stream
@@ -28,16 +29,7 @@ def manager(controller: str) -> StreamManager:
 
 def read(reader: StreamReader, count: int) -> list[bytes]:
     """The next ``count`` events."""
-
-    async def events() -> list[bytes]:
-        found: list[bytes] = []
-        while len(found) < count:
-            part = await reader.get_segment_slice_async()
-            found += [bytes(event.data()) for event in part]
-            reader.release_segment(part)
-        return found
-
-    return asyncio.run(events())
+    return asyncio.run(read_events(reader, count))
 
 
 def test_events_are_read_by_a_reader_group(controller_address: str) -> None:

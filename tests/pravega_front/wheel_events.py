@@ -14,6 +14,8 @@ import sys
 
 from pravega_client import StreamManager
 
+from tests.kit.wheel import read_events
+
 EVENTS = list(range(10))
 
 
@@ -28,12 +30,7 @@ def write(streams: StreamManager) -> None:
 
 async def read(streams: StreamManager, group: str) -> list[int]:
     reader = streams.create_reader_group(group, "wheel", "events").create_reader("reader")
-    found: list[int] = []
-    while len(found) < len(EVENTS):
-        part = await reader.get_segment_slice_async()
-        found += [int(event.data()) for event in part]
-        reader.release_segment(part)
-    return found
+    return [int(event) for event in await read_events(reader, len(EVENTS))]
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 from pravega_client import StreamManager, TxnFailedException
 
+from tests.kit.wheel import next_slice
 from tests.torture.torture_load import payload
 
 SCOPE, STREAM, GROUP = "torture", "events", "torture"
@@ -125,13 +126,11 @@ def read(client: _Client) -> None:
         reader = group.create_reader(f"{client.args.name}-{number}")
         end = time.monotonic() + _READER_LIFE_S
         while time.monotonic() < end or client.finish.is_set():
-            part = await reader.get_segment_slice_async()  # waits at the ends of segments
             told = []
-            for event in part:
-                name, place, _ = event.data().split(b":", 2)
+            for event in await next_slice(reader):  # waits at the ends of segments
+                name, place, _ = event.split(b":", 2)
                 told.append(f"read {name.decode()} {int(place)}")
             _tell("\n".join(told))
-            reader.release_segment(part)
         reader.reader_offline()
 
     number = 0

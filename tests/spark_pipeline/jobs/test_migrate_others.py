@@ -32,6 +32,7 @@ from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.jobs.migrate.plan import Plan
 from spark_pipeline.jobs.migrate.run import Round, Runner
+from tests.kit.wheel import read_events
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient
 from tests.pravega_front.controller_client import stream as stream_of
@@ -311,17 +312,7 @@ def scope_url(node: NodeProcess, scope: str) -> str:
 def events(streams: StreamManager, scope: str, stream: str, count: int) -> list[bytes]:
     """What a new reader group gets."""
     group = streams.create_reader_group(f"g{uuid.uuid4().hex[:8]}", scope, stream)
-    reader = group.create_reader("reader")
-
-    async def read() -> list[bytes]:
-        found: list[bytes] = []
-        while len(found) < count:
-            part = await asyncio.wait_for(reader.get_segment_slice_async(), PATIENCE)
-            found += [bytes(event.data()) for event in part]
-            reader.release_segment(part)
-        return found
-
-    return asyncio.run(read())
+    return asyncio.run(asyncio.wait_for(read_events(group.create_reader("reader"), count), PATIENCE))
 
 
 def test_a_scope_moves_and_its_clients_go_on(
