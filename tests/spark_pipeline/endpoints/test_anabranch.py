@@ -30,7 +30,7 @@ from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.anabranch.endpoint import AnabranchEndpoint
 from spark_pipeline.endpoints.base import Positions, endpoint
-from spark_pipeline.node import groups
+from spark_pipeline.node import reads
 from tests.ports import free_port
 from tests.sbp_document.elastic_stream.servers import ForeignCluster
 from tests.spark_pipeline.node.pipeline_lab import Lab, appended, client_of, node_of, open_lab
@@ -99,8 +99,8 @@ async def test_positions_and_times(lab: Lab, reader: AnabranchEndpoint) -> None:
 
 
 async def test_what_groups_have_committed(lab: Lab, reader: AnabranchEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "GROUPS", 2)
-    monkeypatch.setattr(groups, "POSITIONS", 3)
+    monkeypatch.setattr(reads, "GROUPS", 2)
+    monkeypatch.setattr(reads, "POSITIONS", 3)
     await lab.node.catalog.create_topic("wide", 4)
     assert await lab.ask(reader.groups) == {}
     committed = lab.node.progress.front("kafka")

@@ -203,7 +203,7 @@ def test_nobody_answers() -> None:
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [one for one in sys.modules if one.startswith("spark_pipeline.endpoints.ydb.endpoint")]:
+    for name in [one for one in sys.modules if one.startswith("spark_pipeline.endpoints.ydb")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ydb", None)
     with pytest.raises(OptionError, match=r"pip install 'anabranch\[ydb\]'"):
