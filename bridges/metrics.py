@@ -129,6 +129,8 @@ class Metrics:
         self.barrier = Barrier()
         """The barrier of the whole node: it counts the exceptions of callbacks."""
         self.sources: list[Source] = []
+        self.denied = 0
+        """Operations that the access rules have denied."""
 
     def front(self, name: str) -> FrontMetrics:
         """Return the counters of the front called ``name``."""
@@ -136,6 +138,9 @@ class Metrics:
         if metrics is None:
             metrics = self.fronts[name] = FrontMetrics(name)
         return metrics
+
+    def count_denial(self) -> None:
+        self.denied += 1
 
     def add_source(self, source: Source) -> None:
         """Have ``source`` called at every scrape, on the event loop; each step of its iteration must be quick."""

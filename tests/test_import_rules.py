@@ -55,6 +55,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "entry_points": 0,
         "extras": 0,
         "errors": 0,
+        "life": 0,
         "version": 0,
     },
     "sbp_back": {

@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 class ConsoleDoor:
     """The HTTP listener of a node."""
 
-    def __init__(self, node: Host, names: OwnNames, *, open_health: bool) -> None:
+    def __init__(
+        self, node: Host, names: OwnNames, most_connections: int, request_seconds: float, *, open_health: bool
+    ) -> None:
         """Create the listener. ``names``: its host names. ``open_health``: health and metrics need no login."""
         self._node = node
         self._open_health = open_health
         self._console: Console | None = None
-        limits = node.limits
         self._names = names
         self._site = HttpSite(
-            most_connections=limits.http_connections,
-            request_seconds=limits.http_request_ms / 1000,
+            most_connections=most_connections,
+            request_seconds=request_seconds,
             observer=node.metrics.front("http"),
             kept=HEALTH,
         )

@@ -6,9 +6,9 @@ members and positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,7 @@ from bridges.errors import NotOwner
 if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Others, Ownership
+    from bridges.cluster.ownership import Membership, Others
     from bridges.cluster.peer_stream import PeerStream
 
 _STATE, _SET = "group", "group positions"
@@ -73,22 +73,19 @@ class _Told(Struct, array_like=True):
     positions: list[tuple[str, int, Committed]]
 
 
-class Groups(Protocol):
-    """The parts of a node that :class:`GroupStates` uses."""
-
-    @property
-    def node_id(self) -> int: ...
-    @property
-    def progress(self) -> Progress: ...
-    @property
-    def group_directories(self) -> Mapping[str, GroupDirectory]: ...
-
-
 class GroupStates:
     """Access to the groups of all nodes: asks their coordinators, and answers for the groups of this node."""
 
-    def __init__(self, node: Groups, owners: Ownership, peers: Others) -> None:
-        self._node = node
+    def __init__(
+        self,
+        progress: Progress,
+        directories: Callable[[], Mapping[str, GroupDirectory]],
+        owners: Membership,
+        peers: Others,
+    ) -> None:
+        """``directories`` returns the groups of each front that has groups."""
+        self._progress = progress
+        self._directories = directories
         self._owners = owners
         self._peers = peers
         peers.serve_stream(_STATE, _Asked, self._tell)
@@ -102,10 +99,10 @@ class GroupStates:
         """Return the fields of a list of groups that name its node: ``coordinator`` in a cluster, none on a single
         node.
         """
-        return {} if len(self._owners.nodes) < 2 else {"coordinator": self._node.node_id}
+        return {} if len(self._owners.nodes) < 2 else {"coordinator": self._owners.node_id}
 
     async def _owner(self, name: GroupName) -> Member | None:
-        return await owner_of(self._owners, self._node.node_id, partial(self._owners.slot_of_key, *name))
+        return await owner_of(self._owners, self._owners.node_id, partial(self._owners.slot_of_key, *name))
 
     async def find(self, name: GroupName) -> GroupState:
         """Return the state of a group from its coordinator. Raises NotOwner, PeerUnreachable."""
@@ -133,8 +130,7 @@ class GroupStates:
     # --- at the coordinator -----------------------------------------------------------------------------------------
 
     def _here(self, name: GroupName) -> GroupState:
-        progress = self._node.progress
-        return GroupState(progress.views(name), progress.of_group(name))
+        return GroupState(self._progress.views(name), self._progress.of_group(name))
 
     async def _tell(self, asked: _Asked, stream: PeerStream) -> None:
         if not self.is_here((asked.space, asked.group)):
@@ -145,11 +141,11 @@ class GroupStates:
         await stream.write(msgspec.msgpack.encode(told))
 
     async def _set_here(self, wanted: NewPositions) -> Refusal:
-        node, name = self._node, (wanted.space, wanted.group)
+        name = (wanted.space, wanted.group)
         state = self._here(name)
         if state.members:
             return Refusal(occupied(wanted.group, state.members))
-        progress = node.progress.front(self._front(wanted.space, state), wanted.space)
+        progress = self._progress.front(self._front(wanted.space, state), wanted.space)
         progress.holding = lambda one: self._owners.holding(self._owners.slot_of_key(wanted.space, one))
         expected = {(wanted.topic, partition): before for partition, before, _ in wanted.rows}
         positions = [
@@ -167,7 +163,7 @@ class GroupStates:
         for committed in state.positions.values():
             if committed.front:
                 return committed.front
-        fronts = [one for one, directory in self._node.group_directories.items() if directory.space == space]
+        fronts = [one for one, directory in self._directories().items() if directory.space == space]
         return next(iter(state.views), fronts[0] if fronts else "")
 
 

@@ -170,7 +170,7 @@ class GroupHandlers:
             self._sorted_by(request, page, Parts(), readers), page, descending=page.sort == "name" and page.descending
         )
         shown: dict[GroupName, dict[str, GroupSummary]] = {(space, group): {} for _, group, space in found}
-        async for name, front, summary in in_turns(live_groups(self._node.group_directories)):
+        async for name, front, summary in in_turns(live_groups(self._node.group_directories())):
             if name in shown:
                 shown[name][front] = summary
 
@@ -307,7 +307,7 @@ def _fronts(live: _Live, name: GroupName) -> Mapping[str, GroupSummary]:
 
 def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None]:
     """Fill ``live`` with the groups that live in fronts, and ``names`` with the (group, space) of all groups."""
-    for name, front, summary in live_groups(node.group_directories):
+    for name, front, summary in live_groups(node.group_directories()):
         if name not in live.of(name):
             names.append((name[1], name[0]))
         live.of(name).setdefault(name, {})[front] = summary

@@ -25,7 +25,9 @@ class JobHandlers:
         (:mod:`bridges.console.paging`).
         """
         self._access.require_node(request, Operation.DESCRIBE)
-        found = [(front, view) for front, directory in self._node.job_directories.items() for view in directory.jobs()]
+        found = [
+            (front, view) for front, directory in self._node.job_directories().items() for view in directory.jobs()
+        ]
         return await paging.listed(
             request,
             "jobs",

@@ -83,7 +83,7 @@ class RecordHandlers:
         self._access = Access(node.authorizer)
         self._traffic = node.metrics.front(FRONT)
         self._followers: set[asyncio.Task[object]] = set()
-        self._inflated_bytes = node.limits.batch_inflated_bytes
+        self._inflated_bytes = node.batch_inflated_bytes
         # The console's own, so that its slow readers delay only the console.
         self._works = SlicedWorks(_READERS_AT_ONCE)
         self._growing = asyncio.Lock()
@@ -110,7 +110,7 @@ class RecordHandlers:
         """
         memory = memory_of(request)
         writer = _Writer(self._node, self._topic(request, Operation.WRITE), memory)
-        lines = _Lines(request, self._node.limits.http_line_bytes, memory)
+        lines = _Lines(request, self._node.http_line_bytes, memory)
         number, turns = 0, Turns()
         try:
             while (line := await lines.next(writer.flush)) is not None:

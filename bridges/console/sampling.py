@@ -11,7 +11,7 @@ import resource
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from anabranch_kit.memory import heap
 from anabranch_kit.memory.budget import Kind
@@ -23,6 +23,7 @@ from bridges.log.partition.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget
+    from anabranch_kit.run.stalls import LoopStalls
     from bridges.catalog.progress import Progress
     from bridges.console.group_states import GroupStates
     from bridges.log.logs import Logs
@@ -74,32 +75,25 @@ async def refresh_for_a_while(logs: Iterable[ReadableLog]) -> None:
                 task.cancel()
 
 
-class Stalls(Protocol):
-    """The total delay of the event loop's beats, in seconds."""
-
-    seconds: float
-
-
-class Sampled(Protocol):
-    """The parts of a node that are sampled."""
-
-    metrics: Metrics
-    logs: Logs
-    progress: Progress
-    budget: MemoryBudget
-
-    @property
-    def group_states(self) -> GroupStates: ...
-    @property
-    def stalls(self) -> Stalls: ...
-
-
 class Recorder:
     """Fills the :attr:`history` of a node, in at most ``most_bytes``, which count in the node's budget."""
 
-    def __init__(self, node: Sampled, most_bytes: int) -> None:
-        self._node = node
-        budget = node.budget
+    def __init__(
+        self,
+        metrics: Metrics,
+        stalls: LoopStalls,
+        logs: Logs,
+        progress: Progress,
+        group_states: GroupStates,
+        budget: MemoryBudget,
+        most_bytes: int,
+    ) -> None:
+        self._metrics = metrics
+        self._stalls = stalls
+        self._logs = logs
+        self._progress = progress
+        self._group_states = group_states
+        self._budget = budget
         most = min(most_bytes, budget.total // _LEFT_PART) // SERIES_BYTES
         shares = {NODE: min(_NODE_SERIES, most), TOPICS: most * 3 // 4, GROUPS: most // 8, PLACES: most // 8}
         self.history = History(shares, lambda change: budget.attach(change, Kind.HISTORY))
@@ -126,23 +120,23 @@ class Recorder:
     # --- the node ---------------------------------------------------------------------------------------------------
 
     def _node_itself(self, now: float) -> None:
-        node, history = self._node, self.history
+        history = self.history
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        cpu, late = usage.ru_utime + usage.ru_stime, node.stalls.seconds
+        cpu, late = usage.ru_utime + usage.ru_stime, self._stalls.seconds
         if self._before is not None:
             history.count(NODE, "cpu", now, cpu - self._before[0])
             history.count(NODE, "late", now, late - self._before[1])
         self._before = cpu, late
         with suppress(OSError):  # no /proc
             history.measure(NODE, "memory", now, heap.resident())
-        history.measure(NODE, "held", now, node.budget.held)
-        for front in node.metrics.fronts.values():
+        history.measure(NODE, "held", now, self._budget.held)
+        for front in self._metrics.fronts.values():
             history.measure(NODE, ("connections", front.name), now, front.connections)
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def _topics(self, now: float) -> None:
-        for front in [*self._node.metrics.fronts.values()]:
+        for front in [*self._metrics.fronts.values()]:
             async for some in portions([*front.topics.items()]):
                 for topic, traffic in some:
                     seen = (traffic.records_in, traffic.bytes_in, traffic.records_out, traffic.bytes_out)
@@ -157,7 +151,7 @@ class Recorder:
     def rates(self, topic: str) -> dict[str, dict[str, float]]:
         """Return the traffic per second of each front through which a topic is written or read now."""
         now, found = monotonic(), dict[str, dict[str, float]]()
-        for front in self._node.metrics.fronts.values():
+        for front in self._metrics.fronts.values():
             if topic in front.topics:
                 rates = {way: self.history.rate(TOPICS, (topic, front.name, way), now) for way in WAYS}
                 if any(rates.values()):
@@ -167,7 +161,7 @@ class Recorder:
     def flow(self, topic: str, way: str, span: Span) -> list[float | None] | None:
         """Return the traffic of a topic in one ``way``, summed over all fronts; None if there was none."""
         now, total = monotonic(), None
-        for front in self._node.metrics.fronts:
+        for front in self._metrics.fronts:
             points = self.history.points(TOPICS, (topic, front, way), span, now)
             if points is not None:
                 total = points if total is None else [_sum(a, b) for a, b in zip(total, points, strict=True)]
@@ -175,15 +169,15 @@ class Recorder:
 
     def topic_gone(self, topic: str, partitions: int) -> None:
         """Forget a deleted topic, so that a new topic of its name has a history of its own."""
-        self.history.forget(TOPICS, [(topic, front, way) for front in self._node.metrics.fronts for way in WAYS])
+        self.history.forget(TOPICS, [(topic, front, way) for front in self._metrics.fronts for way in WAYS])
         for number in range(partitions):
             if self._ends.pop((topic, number), None) is not None:
-                self._node.budget.attach(-_ENDS_BYTES, Kind.HISTORY)
+                self._budget.attach(-_ENDS_BYTES, Kind.HISTORY)
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
     async def _groups(self, now: float) -> None:
-        progress, turns = self._node.progress, Turns()
+        progress, turns = self._progress, Turns()
         left = _POSITIONS
         asked: set[Place] = set()
         ask_until = now + _ASKED_S
@@ -197,7 +191,7 @@ class Recorder:
                 self._waiting = progress.names()
                 await self._forget_gone()
                 continue
-            if not self._node.group_states.is_here(name):
+            if not self._group_states.is_here(name):
                 # Its coordinator samples its positions.
                 self.lags.pop(name, None)
                 await turns.rest()
@@ -207,7 +201,7 @@ class Recorder:
             if monotonic() < ask_until:
                 fresh = [place for place, _ in places if place not in asked]
                 asked.update(fresh)
-                await refresh_for_a_while(log for place in fresh if (log := self._node.logs.find_elsewhere(*place)))
+                await refresh_for_a_while(log for place in fresh if (log := self._logs.find_elsewhere(*place)))
             records, seconds, known = 0, 0.0, True
             for place, committed in places:
                 left -= 1
@@ -227,7 +221,7 @@ class Recorder:
             await turns.rest()
 
     async def _forget_gone(self) -> None:
-        progress, history = self._node.progress, self.history
+        progress, history = self._progress, self.history
         async for some in portions([*self.lags]):
             for name in some:
                 if not progress.has_positions(name):
@@ -241,7 +235,7 @@ class Recorder:
                         history.forget(family, [key])
 
     def _behind(self, place: Place, offset: int, now: float) -> tuple[int, float, bool] | None:
-        log = self._node.logs.in_use(*place)
+        log = self._logs.in_use(*place)
         if log is None:
             return None
         records = records_behind(offset, log.log_start_offset, log.high_watermark)
@@ -249,7 +243,7 @@ class Recorder:
         if ends is None:
             if len(self._ends) < self._most_ends:
                 ends = self._ends[place] = Ends()
-                self._node.budget.attach(_ENDS_BYTES, Kind.HISTORY)
+                self._budget.attach(_ENDS_BYTES, Kind.HISTORY)
             elif not records:
                 return 0, 0.0, True
         if ends is not None:

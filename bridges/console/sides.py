@@ -41,7 +41,7 @@ class SideHandlers:
     def __init__(self, node: Host) -> None:
         self._node = node
         self._access = Access(node.authorizer)
-        self._inflated_bytes = min(node.limits.batch_inflated_bytes, _INFLATED)
+        self._inflated_bytes = min(node.batch_inflated_bytes, _INFLATED)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/topics/{topic}/partitions/{partition}/records/{offset}", self.record)

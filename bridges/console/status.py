@@ -38,18 +38,18 @@ class StatusHandlers:
         Every client that was let in may see the status. The reason contains names and paths, so it needs DESCRIBE on
         the node.
         """
-        failure = self._node.failure
+        failure = self._node.life.failure
         told = failure
         if failure is not None and (self._is_stranger(request) or not self._access.node(request, Operation.DESCRIBE)):
             told = _UNTOLD
-        body = {"healthy": failure is None, "phase": self._node.phase.value, "failure": told}
+        body = {"healthy": failure is None, "phase": self._node.life.phase.value, "failure": told}
         return web.json_response(body, status=200 if failure is None else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
         """Answer 200 while the node accepts clients, 503 while it starts or drains."""
         node = self._node
-        ready = node.failure is None and node.is_serving
-        return web.json_response({"ready": ready, "phase": node.phase.value}, status=200 if ready else 503)
+        ready = node.life.failure is None and node.life.is_serving
+        return web.json_response({"ready": ready, "phase": node.life.phase.value}, status=200 if ready else 503)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """Return the node's metrics.
@@ -58,11 +58,11 @@ class StatusHandlers:
         The first of several workers returns the metrics of all, unless the query has ``alone``.
         """
         shows, heads = partial(self._shows, request), {"Content-Type": CONTENT_TYPE_LATEST}
-        workers = self._node.worker_metrics
-        if workers is None or "alone" in request.query:
+        scrape_workers = self._node.scrape_workers
+        if scrape_workers is None or "alone" in request.query:
             return web.Response(body=await rendered(self._node.metrics, shows), headers=heads)
         response = web.StreamResponse(headers=heads)
-        parts = workers.rendered(shows)
+        parts = scrape_workers(shows)
         try:
             await response.prepare(request)
             async for part in parts:
@@ -100,7 +100,7 @@ class StatusHandlers:
         self._access.require_node(request, Operation.DESCRIBE)
         elsewhere: Parts[GroupName, None] = Parts()
         """Groups with members and no positions."""
-        async for name, _, _ in in_turns(live_groups(self._node.group_directories)):
+        async for name, _, _ in in_turns(live_groups(self._node.group_directories())):
             if not node.progress.has_positions(name):
                 elsewhere.of(name)[name] = None
         others = sum(map(len, elsewhere.all))
@@ -109,8 +109,8 @@ class StatusHandlers:
         return web.json_response(
             {
                 **node.describe(),
-                "phase": node.phase.value,
-                "failure": node.failure,
+                "phase": node.life.phase.value,
+                "failure": node.life.failure,
                 "topics": len(node.catalog.topics),
                 "partitions": node.catalog.partition_count,
                 "groups": node.progress.group_count + others,

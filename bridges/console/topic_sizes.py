@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Others, Ownership
+    from bridges.cluster.ownership import Membership, Others
     from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
 
@@ -45,14 +45,6 @@ class Sizes(NamedTuple):
         return {"unanswered": sorted(self.unanswered)} if self.unanswered else {}
 
 
-class Sized(Protocol):
-    """The parts of a node that :class:`TopicSizes` uses."""
-
-    node_id: int
-    catalog: Catalog
-    logs: Logs
-
-
 class _Asked(Struct, array_like=True):
     names: list[str]
 
@@ -64,8 +56,9 @@ class _Told(Struct, array_like=True):
 class TopicSizes:
     """Access to the sizes of topics at all nodes: asks the others, and answers them."""
 
-    def __init__(self, node: Sized, owners: Ownership, peers: Others) -> None:
-        self._node = node
+    def __init__(self, catalog: Catalog, logs: Logs, owners: Membership, peers: Others) -> None:
+        self._catalog = catalog
+        self._logs = logs
         self._owners = owners
         self._peers = peers
         peers.serve(_KIND, _Asked, self._answer)
@@ -74,7 +67,7 @@ class TopicSizes:
         """Return the sizes of topics at other nodes."""
         found = Sizes({}, set())
         if names:
-            others = [one for one in self._owners.nodes if one.node_id != self._node.node_id]
+            others = [one for one in self._owners.nodes if one.node_id != self._owners.node_id]
             await asyncio.gather(*(self._ask(member, names, found) for member in others))
         return found
 
@@ -94,8 +87,8 @@ class TopicSizes:
         told = []
         for name in asked.names:
             records = size = 0
-            topic = self._node.catalog.topics.get(name)
-            for log in in_use(self._node.logs, topic) if topic is not None else ():
+            topic = self._catalog.topics.get(name)
+            for log in in_use(self._logs, topic) if topic is not None else ():
                 records += log.high_watermark - log.log_start_offset
                 size += log.size_bytes
                 await turns.rest()

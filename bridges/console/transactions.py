@@ -98,12 +98,12 @@ class TransactionHandlers:
     async def _others(self) -> _Others:
         return {
             (view.transactional_id, front): view
-            for front, directory in self._node.transaction_directories.items()
+            for front, directory in self._node.transaction_directories().items()
             for view in await directory.others()
         }
 
     def _views(self, others: _Others) -> Iterator[tuple[tuple[str, str], TransactionView]]:
-        for front, directory in self._node.transaction_directories.items():
+        for front, directory in self._node.transaction_directories().items():
             for view in directory.transactions():
                 if (view.transactional_id, front) not in others:
                     yield (view.transactional_id, front), view
@@ -118,14 +118,14 @@ class TransactionHandlers:
             yield name if shown else None
 
     def _told(self, one: tuple[str, str], others: _Others) -> Iterator[dict[str, object]]:
-        found = others.get(one) or self._node.transaction_directories[one[1]].view(one[0])
+        found = others.get(one) or self._node.transaction_directories()[one[1]].view(one[0])
         if found is not None:
             yield told(one[1], found, _now_ms())
 
     def _rows(self, request: web.Request, only_open: bool, others: _Others) -> Iterator[dict[str, object] | None]:
         now_ms = _now_ms()
         names: list[tuple[str, str]] = []
-        directories = self._node.transaction_directories
+        directories = self._node.transaction_directories()
         for name, view in self._views(others):
             if view.started_ms is not None or not only_open:
                 names.append(name)
@@ -203,7 +203,7 @@ class TransactionHandlers:
 
         if not is_prefix:
             self._access.require_transaction(request, Operation.WRITE, name)
-        directories = self._node.transaction_directories.values()
+        directories = self._node.transaction_directories().values()
         keep = [one for one in directories if isinstance(one, KeepsIds)]
         count = sum([await one.forget(wanted, _now_ms() + 1 - idle_ms) for one in keep])
         if count:
@@ -212,7 +212,7 @@ class TransactionHandlers:
         return web.json_response({"forgotten": count})
 
     async def _found(self, name: str) -> tuple[str, TransactionDirectory, TransactionView]:
-        for front, directory in self._node.transaction_directories.items():
+        for front, directory in self._node.transaction_directories().items():
             view = await directory.find(name)
             if view is not None:
                 return front, directory, view
@@ -228,7 +228,7 @@ async def opened(node: Host, access: Access, request: web.Request, log: Partitio
     """
     some = dict(islice(log.state.transactions.open.items(), _TOLD))
     known: dict[int, tuple[str, TransactionView]] = {}
-    for front, directory in node.transaction_directories.items():
+    for front, directory in node.transaction_directories().items():
         async for view in in_turns(directory.writing_to(log.topic, log.partition)):
             if view is not None and view.producer_id in some:
                 known[view.producer_id] = front, view

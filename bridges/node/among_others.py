@@ -24,28 +24,25 @@ from bridges.node.worker_metrics import STREAM, Opening, WorkerMetrics
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
 
-    from anabranch_kit.memory.budget import MemoryBudget
     from anabranch_kit.net.address import Address
     from anabranch_kit.run.barrier import Barrier
     from bridges.catalog.topics import Catalog
     from bridges.log.logs import Logs
     from bridges.log.remote.partitions import Elsewhere
     from bridges.log.remote.readable import ReadableElsewhere
-    from bridges.metrics import Metrics
-    from bridges.node.config import Settings
-    from bridges.node.data_dir import DataDirectory
-    from bridges.node.worker import Worker
+    from bridges.node.plan import Ground, Plan
     from sbp_back.embedded import Embedded
 
 
 class AmongOthers(ByItself):
     """The place of a node that has entered a cluster (:func:`enter`); see :class:`ByItself`."""
 
-    def __init__(self, cluster: Cluster, peers: Peers) -> None:
+    def __init__(self, cluster: Cluster, peers: Peers, workers: WorkerMetrics | None) -> None:
+        """``workers``: the metrics of all workers, on the first of them."""
         self.cluster = self._cluster = cluster
         self.peers = self._peers = peers
+        self.scrape_workers = None if workers is None else workers.rendered
 
     async def begin(self, catalog: Catalog, object_log: Embedded | None) -> None:
         cluster = self._cluster
@@ -62,48 +59,36 @@ class AmongOthers(ByItself):
         node_id, here = self._cluster.node_id, partial(append_here, logs)
         return ForwardedAppends(self._peers, self._cluster, node_id, here, catalog.id_of, barrier)
 
-    def count(self, metrics: Metrics) -> None:
-        metrics.add_source(lambda: cluster_metrics(self._cluster))
-
     async def listen(self, at: Address, tls: ssl.SSLContext | None, towards: ssl.SSLContext | None) -> Address:
         return await self._peers.listen(at, tls, towards)
 
 
-async def enter(
-    settings: Settings,
-    directory: DataDirectory,
-    main: Database,
-    worker: Worker | None,
-    ids: Sequence[int],
-    metrics: Metrics,
-    budget: MemoryBudget,
-    fail: Callable[[str], None],
-) -> AmongOthers:
-    """Become a member, before the log is opened: opening it fences any node that has it. ``ids``: of all workers."""
-    told = settings.cluster
-    lease = told.lease_s if worker is None else max(told.lease_s, LEASE_S)
-    patience = Patience(told.heartbeat_ms / 1000, lease)
+async def enter(plan: Plan, ground: Ground) -> AmongOthers:
+    """Become a member, before the log is opened: opening it fences any node that has it."""
+    settings, worker, main = plan.settings, plan.worker, ground.db
+    lease_s = settings.cluster.lease_s if worker is None else max(settings.cluster.lease_s, LEASE_S)
+    patience = Patience(settings.cluster.heartbeat_ms / 1000, lease_s)
     # A connection of its own, because heartbeats must not wait behind other transactions.
-    db = Database(databases.engine_of(settings, directory, worker, second=True))
-    cluster = Cluster(db, settings.node.id, patience, metrics.barrier, fail, versions.OURS)
+    db = Database(databases.engine_of(settings, ground.directory, worker, second=True))
+    cluster = Cluster(db, settings.node.id, patience, plan.metrics.barrier, plan.life.fail, versions.OURS)
     try:
         if worker is None:
             bucket = backend.bucket_of(settings.sbp)
-            cluster.marks = Marks(directory.mark, bucket, await main.run(identify))
+            cluster.marks = Marks(ground.directory.mark, bucket, await main.run(identify))
             await cluster.enter(server_id=await asyncio.to_thread(backend.server_of_log, settings.sbp))
         else:
-            await cluster.enter(ids)
+            await cluster.enter(plan.nodes_of_file)
         shared = await main.run(secret)
     except BaseException:
         await cluster.close()
         raise
-    peers = Peers(cluster.start, shared, metrics.barrier, budget)
+    peers = Peers(cluster.start, shared, plan.metrics.barrier, ground.budget)
     cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
-    joined = AmongOthers(cluster, peers)
+    workers = None
     if worker is None:
         cluster.is_past = peers.is_past  # a worker restarts at once, before another worker could take over
     else:
-        counted = WorkerMetrics(peers, cluster, metrics, worker.number, ids)
-        peers.serve_stream(STREAM, Opening, counted.serve)
-        joined.worker_metrics = counted if worker.number == 0 else None
-    return joined
+        workers = WorkerMetrics(peers, cluster, plan.metrics, worker.number, plan.nodes_of_file)
+        peers.serve_stream(STREAM, Opening, workers.serve)
+    plan.metrics.add_source(lambda: cluster_metrics(cluster))
+    return AmongOthers(cluster, peers, workers if worker is not None and worker.number == 0 else None)

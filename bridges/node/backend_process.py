@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.address import Address
+from bridges.life import Life, Phase
 from bridges.metrics import Metrics
 from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import write_ready_file
 from bridges.node.sections import SettingsError
-from bridges.node.stopping import Stopping
 from bridges.node.tls_settings import Tls
 from sbp_back.client.leader import pd_carrier
 from sbp_back.placement_driver.driver import PlacementDriverOptions
@@ -50,7 +50,7 @@ _LOOK_S = 1.0
 _log = structlog.get_logger("anabranch.backend")
 
 
-class _Process(Stopping):
+class _Process(Life):
     """The common base of both processes.
 
     ``kind`` is the name of the listener. ``give_up`` is called with a sentence when the process cannot go on.
@@ -59,10 +59,9 @@ class _Process(Stopping):
     kind: str
 
     def __init__(self, settings: Settings, give_up: Callable[[str], None]) -> None:
+        super().__init__(give_up)
         self.settings = settings
-        self._give_up = give_up
         self._looking: asyncio.Task[None] | None = None
-        self.is_serving = False
         self.addresses: dict[str, Address] = {}
         self.metrics = Metrics()
         self._health: HealthServer | None = None
@@ -87,21 +86,22 @@ class _Process(Stopping):
         except BaseException:
             await self.stop()
             raise
-        self.is_serving = True
+        self.begin_serving()
         self._looking = asyncio.create_task(self._look_at_directory(), name="data directory")
         _log.info("serving", kind=self.kind, **{name: str(address) for name, address in self.addresses.items()})
 
     async def stop(self) -> None:
         """Finish requests in progress, for a limited time, and stop. Idempotent."""
-        served, self.is_serving = self.is_serving, False
+        served, self.phase = self.is_serving, Phase.DRAINING
         if self._looking is not None:
             self._looking.cancel()
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
             self._ready_file = None
-        await self._step("stopping", self._stop())
+        await self.step("stopping", self._stop())
         if self._health is not None:
-            await self._step("stopping health and metrics", self._health.stop())
+            await self.step("stopping health and metrics", self._health.stop())
+        self.phase = Phase.STOPPED
         if served:
             _log.info("stopped", kind=self.kind, failure=self.failure)
 
@@ -109,7 +109,7 @@ class _Process(Stopping):
         while True:
             await asyncio.sleep(_LOOK_S)
             if not await asyncio.to_thread(self._is_held):
-                self._failed(f"data directory {self.settings.data_dir} was removed, or another one put in its place")
+                self.fail(f"data directory {self.settings.data_dir} was removed, or another one put in its place")
                 return
             if self._keys is not None:
                 await asyncio.to_thread(self._keys.refresh)
@@ -129,10 +129,6 @@ class _Process(Stopping):
         """Return the options for connections to other processes of the backend."""
         tickets = None if self._office is None else OwnTickets(self._office.for_process)
         return TcpOptions(client_id=client_id, backoff_limit=backoff_limit, tls=self._tls.peers, tickets=tickets)
-
-    def _failed(self, reason: str) -> None:
-        self.failure = reason
-        self._give_up(reason)
 
     def hurry(self) -> None:
         """Have a stop in progress cut its connections."""
@@ -277,7 +273,7 @@ class RangeServerProcess(_Process):
             meet_seconds=5.0,
             barrier=self.metrics.barrier,
         )
-        self._service = await start_range_server(store, self._pd, setup, self._failed)
+        self._service = await start_range_server(store, self._pd, setup, self.fail)
         self.metrics.add_source(self._collect)
 
     async def _stop(self) -> None:

@@ -12,6 +12,7 @@ from bridges.log.remote.nowhere import Nowhere
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import AsyncGenerator, Callable
 
     from anabranch_kit.net.address import Address
     from anabranch_kit.run.barrier import Barrier
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from bridges.log.logs import Logs
     from bridges.log.remote.partitions import Elsewhere
     from bridges.log.remote.readable import ReadableElsewhere
-    from bridges.metrics import Metrics
-    from bridges.node.worker_metrics import WorkerMetrics
+    from bridges.metric_text import Shows
     from sbp_back.embedded import Embedded
 
 
@@ -31,8 +31,8 @@ class ByItself:
 
     cluster: Membership
     peers: Others
-    worker_metrics: WorkerMetrics | None = None
-    """The metrics of all workers, on the first worker."""
+    scrape_workers: Callable[[Shows], AsyncGenerator[bytes, None]] | None = None
+    """Returns the metrics of all workers, on the first worker."""
 
     def __init__(self, db: Database, node_id: int) -> None:
         self.cluster = self._alone = Alone(node_id, Counters(db).next_epoch)
@@ -52,9 +52,6 @@ class ByItself:
     def forwarding(self, catalog: Catalog, barrier: Barrier, logs: Logs) -> Elsewhere:
         """Return the access for appends to other nodes, and for other nodes' appends to ``logs``."""
         return Nowhere()
-
-    def count(self, metrics: Metrics) -> None:
-        """Add metrics of the cluster."""
 
     async def listen(self, at: Address, tls: ssl.SSLContext | None, towards: ssl.SSLContext | None) -> Address:
         """Listen for other nodes' requests, and return the bound address. Raises OSError."""

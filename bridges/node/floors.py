@@ -1,18 +1,18 @@
 """The floors of a node: each is opened on the floors below, and closed before them.
 
 ground (directory, database) -> cluster (its place among nodes) -> storage (the backend) -> metadata (catalog,
-positions, quotas, rules) -> log (partition logs, compaction). Fronts and console stand on top
-(:mod:`bridges.node.assembly`). A floor that fails to open closes what it has opened. Closing takes every step, even if
-earlier ones fail.
+positions, quotas, rules) -> log (partition logs, compaction). The floors for clients stand on these
+(:mod:`bridges.node.upper_floors`). A floor that fails to open closes what it has opened. Closing takes every step, even
+if earlier ones fail.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct
@@ -44,64 +44,19 @@ from bridges.node.by_itself import ByItself
 from bridges.node.compaction_policies import Policies
 from bridges.node.data_dir import DataDirectory
 from bridges.node.listening import CLUSTER, CONSOLE
+from bridges.node.plan import Ground, Plan
 from bridges.node.retention import HandedOver, NeededByConsumers, limits_of
 from bridges.node.sections import SettingsError
 from bridges.node.tls_settings import Tls
 
 if TYPE_CHECKING:
-    from anabranch_kit.run.sliced import SlicedWorks
-    from bridges.auth.authenticator import Authenticator
-    from bridges.auth.tickets import TicketOffice
     from bridges.backends import Served
     from bridges.catalog.access_rules import AccessRules
-    from bridges.catalog.group_view import GroupDirectory
     from bridges.log.partition.partition_log import PartitionLog
-    from bridges.metrics import Metrics
     from bridges.node.config import Settings
     from bridges.node.front import Front
-    from bridges.node.listening import Listening
-    from bridges.node.worker import Worker
 
 _log = structlog.get_logger("anabranch.node")
-
-
-class Plan(Struct, frozen=True):
-    """The inputs of all floors.
-
-    ``step`` runs a step of closing and records its failure. ``fail`` is called with a sentence when the node cannot go
-    on.
-    """
-
-    settings: Settings
-    kinds: Sequence[type[Front]]
-    worker: Worker | None
-    listening: Listening
-    listen: Mapping[str, Address]
-    metrics: Metrics
-    works: SlicedWorks
-    authenticator: Authenticator
-    static_config: dict[str, str]
-    step: Callable[[str, Awaitable[object]], Awaitable[None]]
-    fail: Callable[[str], None]
-
-    @property
-    def nodes_of_file(self) -> list[int]:
-        """The ids of all nodes that may share this node's database, if that is a file."""
-        node_id = self.settings.node.id
-        if self.worker is None:
-            return [node_id]
-        first = node_id - self.worker.number
-        return list(range(first, first + self.worker.count))
-
-
-class Ground(Struct, frozen=True):
-    """The ground floor: the data directory, the database with all tables, the memory budget, and TLS and tickets."""
-
-    directory: DataDirectory
-    db: Database
-    budget: MemoryBudget
-    tls: Tls
-    tickets: TicketOffice | None
 
 
 @asynccontextmanager
@@ -111,6 +66,7 @@ async def ground(plan: Plan) -> AsyncIterator[Ground]:
     inner = backend.LISTENERS if settings.sbp.mode == "embedded" else ()
     able = [CONSOLE, CLUSTER, *plan.listening.able_of_tls(), *inner]
     tls = Tls(settings.tls, settings.sbp, able, plan.listen)
+    plan.reloads.append(tls.reload)
     budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
     directory = DataDirectory(settings.data_dir) if worker is None else worker.directory
     try:
@@ -124,7 +80,7 @@ async def ground(plan: Plan) -> AsyncIterator[Ground]:
 
             tickets = TicketOffice(lambda: plan.authenticator.keys, settings.ticket_seconds)
         engine = databases.engine_of(settings, directory, worker)
-        db = Database(engine, on_failed=lambda error: plan.fail(str(error)))
+        db = Database(engine, on_failed=lambda error: plan.life.fail(str(error)))
         try:
             await db.open()
             await databases.repeated(lambda: db.run(partial(_migrate_fronts, plan)), shared=engine.shared)
@@ -135,8 +91,8 @@ async def ground(plan: Plan) -> AsyncIterator[Ground]:
             await db.changes.begin()
             yield Ground(directory, db, budget, tls, tickets)
         finally:
-            await plan.step("following other nodes", db.changes.close())
-            await plan.step("closing the database", db.close())
+            await plan.life.step("following other nodes", db.changes.close())
+            await plan.life.step("closing the database", db.close())
     finally:
         plan.authenticator.close()
         directory.release()
@@ -163,26 +119,35 @@ async def cluster(plan: Plan, below: Ground) -> AsyncIterator[ByItself]:
     else:
         from bridges.node.among_others import enter  # imported only with other nodes or workers
 
-        place = await enter(
-            settings, below.directory, db, worker, plan.nodes_of_file, plan.metrics, below.budget, plan.fail
-        )
+        place = await enter(plan, below)
     try:
         if not settings.cluster.database and (worker is None or worker.number == 0):
             await databases.inherit(db, plan.nodes_of_file, settings.node.id)
         yield place
     finally:
-        await plan.step("leaving the cluster", place.cluster.close())
+        await plan.life.step("leaving the cluster", place.cluster.close())
 
 
 @asynccontextmanager
-async def storage(plan: Plan, below: Ground, failed: Callable[[str], None]) -> AsyncIterator[backend.Backend]:
-    """Start the backend; ``failed`` is called when it ends by itself. Raises StoreError, OSError."""
-    settings = plan.settings
+async def storage(plan: Plan, below: Ground, place: ByItself) -> AsyncIterator[backend.Backend]:
+    """Start the backend. Raises StoreError, OSError.
+
+    Before it is closed, another node takes over, as this one appends no more; until then others read from this range
+    server.
+    """
+    settings, life, retiring = plan.settings, plan.life, asyncio.Event()
+
+    def fail(reason: str) -> None:
+        if retiring.is_set():
+            _log.info("the range server writes nothing any more", reason=reason)  # another node has taken over
+        else:
+            life.fail(reason)
+
     started = await backend.start_backend(
         settings,
         below.directory,
         {name: plan.listen[name] for name in backend.LISTENERS if name in plan.listen},
-        failed,
+        fail,
         StreamHome(below.db),
         below.budget,
         plan.metrics.barrier,
@@ -193,22 +158,16 @@ async def storage(plan: Plan, below: Ground, failed: Callable[[str], None]) -> A
     try:
         if settings.cluster.database:
             await databases.join_cluster(below.db, below.directory)
-        yield started
+        plan.addresses.update(started.addresses)
+        try:
+            yield started
+        finally:
+            if life.failure is None and plan.worker is None:
+                retiring.set()
+                seconds = plan.drain_s if life.served_ms else 0.0
+                await life.step("having others take over", life.unless_hurried(place.cluster.retire(seconds)))
     finally:
-        await plan.step("closing the backend", started.close())
-
-
-class Above(Protocol):
-    """The parts of the node above that floors use."""
-
-    @property
-    def authorizer(self) -> Authorizer:
-        """Return the authorizer for a node without rules."""
-
-    @property
-    def group_directories(self) -> Mapping[str, GroupDirectory]: ...
-    def count_denial(self) -> None:
-        """Count an operation that the access rules have denied."""
+        await plan.life.step("closing the backend", started.close())
 
 
 class Metadata(Struct, frozen=True):
@@ -223,20 +182,14 @@ class Metadata(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def metadata(
-    plan: Plan,
-    below: Ground,
-    place: ByItself,
-    started: backend.Backend,
-    node: Above,
-) -> AsyncIterator[Metadata]:
+async def metadata(plan: Plan, below: Ground, place: ByItself, started: backend.Backend) -> AsyncIterator[Metadata]:
     """Load the metadata. Raises errors of the database."""
     settings, db, barrier = plan.settings, below.db, plan.metrics.barrier
-    rules, authorizer = await _rules(plan, db, node)
+    rules, authorizer = await _load_rules(plan, db)
     quotas = Quotas(QuotaRules(), settings.auth.quota_clients, barrier)
     client_quotas = ClientQuotas(db, quotas.rules, settings.auth.max_quotas, quotas.changed)
     await client_quotas.load()
-    progress = Progress(db, lambda: node.group_directories)
+    progress = Progress(db, plan.group_directories)
     await progress.load()
     options = CatalogOptions(
         max_partitions=settings.limits.max_partitions,
@@ -256,20 +209,20 @@ async def metadata(
         await place.begin(catalog, started.embedded if in_objects else None)
         yield Metadata(catalog, progress, quotas, client_quotas, rules, authorizer)
     finally:
-        await plan.step("closing the catalog", catalog.close())
+        await plan.life.step("closing the catalog", catalog.close())
 
 
-async def _rules(plan: Plan, db: Database, node: Above) -> tuple[AccessRules | None, Authorizer]:
+async def _load_rules(plan: Plan, db: Database) -> tuple[AccessRules | None, Authorizer]:
     auth = plan.settings.auth
     if auth.rules == "off":
-        return None, node.authorizer
+        return None, plan.authorizer
     from bridges.auth.rule_authorizer import RuleAuthorizer  # imported only with rules
     from bridges.catalog.access_rules import AccessRules
 
     rules = AccessRules(db, auth.max_rules)
     await rules.load()
-    allowed = auth.rules == "allow"
-    authorizer = RuleAuthorizer(rules.rules, plan.settings.super_users, otherwise=allowed, denied=node.count_denial)
+    allowed, denied = auth.rules == "allow", plan.metrics.count_denial
+    authorizer = RuleAuthorizer(rules.rules, plan.settings.super_users, otherwise=allowed, denied=denied)
     rules.on_change.append(authorizer.changed)
     return rules, authorizer
 
@@ -283,8 +236,6 @@ class Log(Struct, frozen=True):
     cleaner: Cleaner
     translator: Translator
     handed_over: HandedOver
-    addresses: Mapping[str, Address]
-    """Addresses of the listeners of other backends."""
 
 
 @asynccontextmanager
@@ -321,17 +272,17 @@ async def log(
     try:
         if started.embedded is not None:
             others = await backend.serve_others(settings, started.embedded, plan.listen, catalog, logs, below.budget)
-        addresses = {name: Address(*at) for other in others for name, at in other.addresses.items()}
-        yield Log(logs, partitions, retention, cleaner, translator, handed_over, addresses)
+        plan.addresses.update({name: Address(*at) for other in others for name, at in other.addresses.items()})
+        yield Log(logs, partitions, retention, cleaner, translator, handed_over)
     finally:
-        await plan.step("forwarding nothing more", partitions.close())
-        await plan.step("reading nothing more of other nodes", logs.elsewhere.close())
-        await plan.step("answering no other node", place.peers.close())
+        await plan.life.step("forwarding nothing more", partitions.close())
+        await plan.life.step("reading nothing more of other nodes", logs.elsewhere.close())
+        await plan.life.step("answering no other node", place.peers.close())
         for other in others:  # their clients append through the partition logs
-            await plan.step("stopping listeners of other backends", other.close())
-        await plan.step("ending retention", retention.close())
-        await plan.step("closing partition logs", logs.close())
-        await plan.step("ending work on records", asyncio.to_thread(plan.works.close))
+            await plan.life.step("stopping listeners of other backends", other.close())
+        await plan.life.step("ending retention", retention.close())
+        await plan.life.step("closing partition logs", logs.close())
+        await plan.life.step("ending work on records", asyncio.to_thread(plan.works.close))
 
 
 async def _take_positions_back(progress: Progress, log: PartitionLog, end: int) -> None:

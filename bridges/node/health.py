@@ -11,8 +11,8 @@ from bridges.http.site import HEALTH, HttpSite
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from bridges.life import Life
     from bridges.metrics import Metrics
-    from bridges.node.health_pages import Patient
 
 _CONNECTIONS = 200
 _REQUEST_S = 60.0
@@ -24,8 +24,8 @@ class HealthServer:
     Clients do not log in here: with ``tells``, everybody sees why the process cannot go on; without it, nobody does.
     """
 
-    def __init__(self, patient: Patient, metrics: Metrics, names: OwnNames, *, tells: bool = True) -> None:
-        self._patient = patient
+    def __init__(self, process: Life, metrics: Metrics, names: OwnNames, *, tells: bool = True) -> None:
+        self._process = process
         self._tells = tells
         self._metrics = metrics
         self._names = names
@@ -45,4 +45,4 @@ class HealthServer:
     async def _application(self) -> web.Application:
         from bridges.node.health_pages import application  # imported at the first request
 
-        return application(self._patient, self._metrics, tells=self._tells)
+        return application(self._process, self._metrics, tells=self._tells)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -34,20 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from anabranch_kit.run.stalls import LoopStalls
-    from bridges.auth.authenticator import Authenticator
-    from bridges.catalog.group_view import GroupDirectory, GroupName
-    from bridges.catalog.job_view import JobDirectory
-    from bridges.catalog.progress import Progress
-    from bridges.catalog.sql import Database
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.group_view import GroupName
     from bridges.cluster.service import Cluster
-    from bridges.console.group_states import GroupStates
-    from bridges.console.sampling import Recorder
+    from bridges.console.host import Host
     from bridges.log.compaction.cleaner import Cleaner
-    from bridges.log.logs import Logs
     from bridges.net.quotas import Quotas
-    from bridges.node.sections import LimitSettings
-    from sbp_back.embedded import Embedded
     from sbp_back.range_server.store import StoreStats
     from sbp_back.range_server.store.stats import Requests
 
@@ -57,50 +48,21 @@ _LONGEST = 50
 """Most long-open transactions with a sample of their own: others come and go, and would each be a new series."""
 
 
-class Scraped(Protocol):
-    """The parts of a node that a scrape reads."""
-
-    node_id: int
-    catalog: Catalog
-    logs: Logs
-    cleaner: Cleaner
-    progress: Progress
-    db: Database
-    budget: MemoryBudget
-    stalls: LoopStalls
-    authenticator: Authenticator
-    denied: int
-    quotas: Quotas
-    group_states: GroupStates
-    recorder: Recorder
-
-    @property
-    def limits(self) -> LimitSettings: ...
-    @property
-    def embedded(self) -> Embedded | None: ...
-    @property
-    def group_directories(self) -> Mapping[str, GroupDirectory]: ...
-    @property
-    def job_directories(self) -> Mapping[str, JobDirectory]: ...
-    @property
-    def transaction_directories(self) -> Mapping[str, TransactionDirectory]: ...
-
-
-def of_node(node: Scraped) -> Iterator[Metric]:
-    """Yield all metrics of this module."""
+def of_node(node: Host, lag_series: int) -> Iterator[Metric]:
+    """Yield all metrics of this module; ``lag_series``: most positions with a series of their own."""
     yield from _about(node)
     yield from stall_metrics(node.stalls)
     yield from _partitions(node)
     yield from _compaction(node.cleaner)
-    yield from _lag(node)
+    yield from _lag(node, lag_series)
     yield from _jobs(node)
-    yield from transaction_metrics(node.transaction_directories, time.time_ns() // 1_000_000)
+    yield from transaction_metrics(node.transaction_directories(), time.time_ns() // 1_000_000)
     if node.embedded is not None:
         yield from store_metrics(node.embedded.store.stats)
 
 
-def _about(node: Scraped) -> Iterator[Metric]:
-    yield value("anabranch_node_id", "Number of this node.", node.node_id)
+def _about(node: Host) -> Iterator[Metric]:
+    yield value("anabranch_node_id", "Number of this node.", node.cluster.node_id)
     yield value("anabranch_topics", "Number of topics.", len(node.catalog.topics))
     yield value("anabranch_partitions", "Number of partitions of all topics.", node.catalog.partition_count)
     yield value(
@@ -125,7 +87,7 @@ def _about(node: Scraped) -> Iterator[Metric]:
     authentications.add_metric(("failed",), node.authenticator.failed)
     yield authentications
     denials = counter("anabranch_denials", "Requests refused because the client lacks the right.")
-    denials.add_metric((), node.denied)
+    denials.add_metric((), node.metrics.denied)
     yield denials
     yield from quota_metrics(node.quotas)
     yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
@@ -255,7 +217,7 @@ def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
     )
 
 
-def _partitions(node: Scraped) -> Iterator[Metric]:
+def _partitions(node: Host) -> Iterator[Metric]:
     labels = ("topic", "partition")
     logs = [log for log in node.logs if log.is_open]
     for name, text, attribute in (
@@ -318,8 +280,8 @@ def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms:
     yield seconds
 
 
-def _jobs(node: Scraped) -> Iterator[Metric]:
-    views = [view for directory in node.job_directories.values() for view in directory.jobs()]
+def _jobs(node: Host) -> Iterator[Metric]:
+    views = [view for directory in node.job_directories().values() for view in directory.jobs()]
     states = gauge("anabranch_jobs", "Jobs of the data pipeline that reported to this node.", "kind", "state")
     for (kind, state), number in Counter((view.kind, view.state) for view in views).items():
         states.add_metric([kind, state], number)
@@ -339,11 +301,11 @@ def _jobs(node: Scraped) -> Iterator[Metric]:
             yield family
 
 
-def _groups(node: Scraped) -> Iterator[Metric]:
+def _groups(node: Host) -> Iterator[Metric]:
     about = ("anabranch_groups", "Consumer groups with members or committed positions.")
     elsewhere: Parts[GroupName, None] = Parts()
     kinds: Counter[tuple[str, str]] = Counter()
-    for number, (name, front, summary) in enumerate(live_groups(node.group_directories), 1):
+    for number, (name, front, summary) in enumerate(live_groups(node.group_directories()), 1):
         if not node.progress.has_positions(name):
             elsewhere.of(name)[name] = None
         kinds[front, summary.kind] += 1
@@ -367,14 +329,14 @@ def _lag_family() -> GaugeMetricFamily:
     )
 
 
-def _lag(node: Scraped) -> Iterator[Metric]:
+def _lag(node: Host, lag_series: int) -> Iterator[Metric]:
     groups: list[tuple[int, GroupName]] = []
     for number, name in enumerate(node.progress.names(), 1):
         if node.group_states.is_here(name):
             groups.append((len(node.progress.of_group(name)), name))
         if not number % SLICE:
             yield _lag_family()
-    room = node.limits.group_lag_series
+    room = lag_series
     omitted = 0
     # A group is shown completely or not at all, so that sums are right. The order is the same at every scrape.
     in_order: list[tuple[int, GroupName]] = []
@@ -403,7 +365,7 @@ def _lag(node: Scraped) -> Iterator[Metric]:
         "anabranch_group_lag_omitted", "Positions without a lag series, above limits.group_lag_series.", omitted
     )
     text = "Age in seconds of the oldest record that a lagging group has not read; measured every 20 s."
-    for behind_now in slices([*islice(node.recorder.lags.items(), node.limits.group_lag_series)]):
+    for behind_now in slices([*islice(node.recorder.lags.items(), lag_series)]):
         late = gauge("anabranch_group_lag_seconds", text, "group", "space")
         for (space, group), (_, seconds, _) in behind_now:
             late.add_metric([group, space], seconds)

@@ -46,8 +46,8 @@ async def test_a_fetch_with_an_old_epoch_is_told_the_new_one_and_where_its_leade
     if version < 16:
         assert (data.current_leader, response.node_endpoints) == (None, [])
         return
-    assert data.current_leader == FetchResponse.LeaderIdAndEpoch(node.node_id, epoch)
-    assert response.node_endpoints == [FetchResponse.NodeEndpoint(node.node_id, "outside.example", 77, "r1")]
+    assert data.current_leader == FetchResponse.LeaderIdAndEpoch(node.settings.node.id, epoch)
+    assert response.node_endpoints == [FetchResponse.NodeEndpoint(node.settings.node.id, "outside.example", 77, "r1")]
     again = await client.call(version, fetch(node, data.current_leader.leader_epoch))
     assert (again.responses[0].partitions[0].error_code, again.node_endpoints) == (E.NONE, [])
 
@@ -71,5 +71,5 @@ async def test_a_produce_to_a_partition_that_is_not_led_now_is_told_who_leads(
     if version < 10:
         assert (answer.current_leader, response.node_endpoints) == (None, [])
         return
-    assert answer.current_leader == ProduceResponse.LeaderIdAndEpoch(node.node_id, log_of(node, "t").epoch)
-    assert response.node_endpoints == [ProduceResponse.NodeEndpoint(node.node_id, "outside.example", 77, "r1")]
+    assert answer.current_leader == ProduceResponse.LeaderIdAndEpoch(node.settings.node.id, log_of(node, "t").epoch)
+    assert response.node_endpoints == [ProduceResponse.NodeEndpoint(node.settings.node.id, "outside.example", 77, "r1")]

@@ -126,7 +126,7 @@ async def test_a_sealed_partition_is_listed_and_read_to_its_end_like_any_other(n
         return leaders, read, values, watermarks
 
     leaders, read, values, watermarks = await asyncio.to_thread(look)
-    assert leaders == dict.fromkeys(range(4), node.node_id)
+    assert leaders == dict.fromkeys(range(4), node.settings.node.id)
     assert read == [(0, b"0"), (0, b"1"), (0, b"2")]
     assert values == [b"0", b"1", b"2"]
     assert watermarks == (0, 3)

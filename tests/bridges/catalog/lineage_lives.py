@@ -77,7 +77,7 @@ async def _change(node: Node, plan: Plan, tell: Connection) -> None:
     steps = Steps(plan.kill_at, armed=False)
     topic = node.catalog.topic(TOPIC)
     seal, make = cut(topic.active, random.Random(plan.life))
-    client, db = node.client, node.db
+    client, db = node.floors.storage.client, node.db
     for owner, name, around in (
         (db, "_execute", steps.around),
         (client, "create_stream", steps.around_async),
@@ -176,7 +176,7 @@ async def _unowned(node: Node) -> list[int]:
     unowned = []
     for stream in range(max(owned) + 10):
         with suppress(Exception):
-            await node.client.describe_stream(stream)
+            await node.floors.storage.client.describe_stream(stream)
             if stream not in owned:
                 unowned.append(stream)
     return unowned

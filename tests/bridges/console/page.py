@@ -82,7 +82,7 @@ async def crowd(node: Node) -> None:
     await append(node, "base", 0, 1_000)
     for number in range(1_000):
         node.progress._store(("consumers", f"g{number:04}"), one)
-    history, now = node.recorder.history, time.monotonic()
+    history, now = node.floors.host.recorder.history, time.monotonic()
     for step in range(180, 0, -1):
         at = now - step * FINE_S
         for number in range(10_000):

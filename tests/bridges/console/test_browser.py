@@ -34,7 +34,7 @@ async def filled(node: Node) -> None:
         await append(node, "words", 0, 1_000 + number, b'{"number": %d}' % number)
     await node.progress.front("one").commit("readers", [("words", 0, Committed(5))])
     node.metrics.front("one").topic("words").appended(1, 20, 2_000)
-    await node.recorder.look()
+    await node.floors.host.recorder.look()
 
 
 SCREENS = {
@@ -248,7 +248,7 @@ class TopicsOnly:
 
 async def test_what_somebody_may_not_see_costs_the_page_nothing_else(page: Page) -> None:
     await filled(page.node)
-    page.node.authorizer = TopicsOnly()
+    page.node.floors.host.authorizer = TopicsOnly()
 
     def look() -> None:
         page.open("")

@@ -390,7 +390,7 @@ async def test_partitions_that_cannot_be_opened_are_shown_as_unknown(lab: Lab, m
     async def refuse(*arguments: object) -> None:
         raise SbpError("the server is gone")
 
-    monkeypatch.setattr(lab.node.client, "open", refuse)
+    monkeypatch.setattr(lab.node.floors.storage.client, "open", refuse)
     assert lags(await lab.group("g")) == {("t", 0): (1, 5, 4, None), ("t", 1): (0, None, None, None)}
 
     async def hang(*arguments: object) -> None:
@@ -399,7 +399,7 @@ async def test_partitions_that_cannot_be_opened_are_shown_as_unknown(lab: Lab, m
         raise SbpError("the server is gone")
 
     hanging, let_go = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(lab.node.client, "open", hang)
+    monkeypatch.setattr(lab.node.floors.storage.client, "open", hang)
     monkeypatch.setattr(sampling, "_ASKED_S", 0.01)
     assert lags(await lab.group("g")) == {("t", 0): (1, 5, 4, None), ("t", 1): (0, None, None, None)}
     await hanging.wait()
@@ -408,13 +408,13 @@ async def test_partitions_that_cannot_be_opened_are_shown_as_unknown(lab: Lab, m
 
 async def test_a_group_that_goes_while_its_partitions_are_opened(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     await lab.commit("g", ("t", 1, 0))
-    real = lab.node.client.open
+    real = lab.node.floors.storage.client.open
 
     async def slow(*arguments: Any) -> Any:
         await lab.node.progress.front("kafka").delete("g")
         return await real(*arguments)
 
-    monkeypatch.setattr(lab.node.client, "open", slow)
+    monkeypatch.setattr(lab.node.floors.storage.client, "open", slow)
     assert (await lab.get("/api/groups/g"))[0] == 404
 
 

@@ -48,7 +48,7 @@ async def filled(node: Node) -> None:
             await append(node, "words", partition, 1_000 + number, b'{"number": %d}' % number)
         await node.progress.front("one").commit("readers", [("words", partition, Committed(2))])
     node.metrics.front("one").topic("words").appended(1, 20, 2_000)
-    await node.recorder.look()
+    await node.floors.host.recorder.look()
 
 
 class Keyboard:
@@ -325,8 +325,8 @@ async def test_a_rule_is_made_and_removed(page: Page) -> None:
         keys.back_on("Remove…", "bob")
 
     await asyncio.to_thread(act)
-    assert page.node.access_rules is not None
-    assert [rule.principal for rule in page.node.access_rules.rules] == ["User:bob"]
+    assert page.node.floors.metadata.access_rules is not None
+    assert [rule.principal for rule in page.node.floors.metadata.access_rules.rules] == ["User:bob"]
 
 
 async def test_a_chart_is_read_with_arrows_and_its_lines_are_hidden(page: Page) -> None:

@@ -82,7 +82,7 @@ async def test_nothing_is_left_of_a_connection(tmp_path: Path, monkeypatch: pyte
             super().__init__(*given, **more)
             doors.append(self)
 
-    monkeypatch.setattr("bridges.node.assembly.ConsoleDoor", Door)
+    monkeypatch.setattr("bridges.node.upper_floors.ConsoleDoor", Door)
     given = {
         "data_dir": str(tmp_path / "data"),
         "listen.console": "127.0.0.1:0",

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 async def test_every_route_is_described_and_nothing_else(tmp_path: Path) -> None:
     node = Node(settings_of(tmp_path), fronts=[])
     await node.start()
-    app = Console(node, open_health=True).application()
+    app = Console(node.floors.host, open_health=True).application()
     routes = {
         (route.method, route.resource.canonical)
         for route in app.router.routes()

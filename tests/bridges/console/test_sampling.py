@@ -23,7 +23,7 @@ async def test_rates_lags_and_ages_of_a_topic_and_its_end(tmp_path: Path, monkey
     monkeypatch.setattr(sampling, "monotonic", clock)
     node = Node(settings_of(tmp_path), fronts=[])
     await node.start()
-    recorder, history = node.recorder, node.recorder.history
+    recorder, history = node.floors.host.recorder, node.floors.host.recorder.history
     await node.catalog.create_topic("words", 2)
     log = node.logs.get("words", 0)
     assert log is not None
@@ -71,8 +71,8 @@ async def test_none_is_kept_where_there_is_to_be_none(tmp_path: Path) -> None:
     node = Node(settings_of(tmp_path, limits__history_bytes="0"), fronts=[])
     await node.start()
     node.metrics.front("kafka").topic("words").appended(1, 1, 1)
-    await node.recorder.look()
-    assert (len(node.recorder.history), node.budget.by_kind[Kind.HISTORY]) == (0, 0)
+    await node.floors.host.recorder.look()
+    assert (len(node.floors.host.recorder.history), node.budget.by_kind[Kind.HISTORY]) == (0, 0)
     await node.stop()
 
 
@@ -87,6 +87,6 @@ async def test_of_many_positions_a_round_looks_at_some(tmp_path: Path, monkeypat
     for number in range(25):
         await node.progress.front("kafka").commit(f"g{number}", [("words", 0, Committed(0))])
     for seen in (10, 20, 25):
-        await node.recorder.look()
-        assert len(node.recorder.lags) == seen
+        await node.floors.host.recorder.look()
+        assert len(node.floors.host.recorder.lags) == seen
     await node.stop()

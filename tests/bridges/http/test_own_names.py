@@ -12,6 +12,7 @@ import pytest
 
 from anabranch_kit.net.address import Address
 from bridges.http.own_names import OwnNames
+from bridges.life import Life
 from bridges.metrics import Metrics
 from bridges.node.assembly import Node
 from bridges.node.config import load
@@ -106,13 +107,10 @@ async def test_a_page_of_another_site_changes_nothing_whatever_it_calls_itself(n
         assert answer[0] == 200, origin
 
 
-class Well:
-    failure: str | None = None
-    is_serving = True
-
-
 async def test_the_pages_of_a_process_that_is_no_node_neither() -> None:
-    server = HealthServer(Well(), Metrics(), OwnNames(["range.example"]))
+    well = Life()
+    well.begin_serving()
+    server = HealthServer(well, Metrics(), OwnNames(["range.example"]))
     address = await server.start(Address("127.0.0.1", 0))
     try:
         for host, expected in (("evil.example", 403), ("range.example:9", 200), (str(address), 200)):
@@ -122,13 +120,11 @@ async def test_the_pages_of_a_process_that_is_no_node_neither() -> None:
         await server.stop()
 
 
-class Ill(Well):
-    failure = "/secret/place was removed"
-
-
 @pytest.mark.parametrize("tells", [True, False])
 async def test_why_a_process_cannot_go_on_is_told_to_everybody_or_nobody(tells: bool) -> None:
-    server = HealthServer(Ill(), Metrics(), OwnNames([]), tells=tells)
+    ill = Life()
+    ill.fail("/secret/place was removed")
+    server = HealthServer(ill, Metrics(), OwnNames([]), tells=tells)
     address = await server.start(Address("127.0.0.1", 0))
     try:
         async with aiohttp.ClientSession() as session, session.get(f"http://{address}/healthz") as answer:

@@ -64,8 +64,8 @@ class Lab:
     async def start(self) -> None:
         self.node = Node(settings_of(self.path, **self.more), fronts=[])
         await self.node.start()
-        clock = self.node.cleaner._clock
-        self.node.cleaner._clock = lambda: clock() + self.ahead_ms
+        clock = self.node.floors.log.cleaner._clock
+        self.node.floors.log.cleaner._clock = lambda: clock() + self.ahead_ms
 
     async def restart(self, *, forget: bool = False, killed: bool = False) -> None:
         """``forget``: what is known of the logs has to be told from them; ``killed``: from those and from what was
@@ -104,7 +104,7 @@ class Lab:
     async def compact(self, name: str = "t", ahead_ms: int = 0) -> None:
         """Have the cleaner look once, ``ahead_ms`` later than the last time."""
         self.ahead_ms += ahead_ms
-        cleaner = self.node.cleaner
+        cleaner = self.node.floors.log.cleaner
         await cleaner.look([(name, 0)], cleaner._clock())
         while (view := cleaner.views.get((name, 0))) is not None and view.state == "cleaning":
             await asyncio.sleep(0.002)
@@ -188,7 +188,7 @@ async def test_of_each_key_the_latest_record_stays_at_its_offset(tmp_path: Path,
             assert log.state.index.size_bytes == sum(len(batch.payload) for batch in await stored(log))
             assert log.high_watermark == 6
             await lab.restart()
-        assert lab.node.cleaner.counts.failures == 0
+        assert lab.node.floors.log.cleaner.counts.failures == 0
 
 
 async def test_of_each_key_the_latest_record_stays_at_its_offset_uncompressed(tmp_path: Path) -> None:
@@ -232,14 +232,14 @@ async def test_a_partition_is_due_by_its_share_of_new_bytes_or_by_the_age_of_the
         for n in range(10):
             await put(log, plain((b"%d" % n, b"1")))
         await lab.compact()
-        assert lab.node.cleaner.counts.passes == 1
+        assert lab.node.floors.log.cleaner.counts.passes == 1
         for _ in range(5):
             await put(log, plain((b"1", b"2")))
         await lab.compact()
-        assert lab.node.cleaner.counts.passes == 1
-        assert lab.node.cleaner.views["t", 0].dirty_bytes > 0
+        assert lab.node.floors.log.cleaner.counts.passes == 1
+        assert lab.node.floors.log.cleaner.views["t", 0].dirty_bytes > 0
         await lab.compact(ahead_ms=3_700_000)
-        assert lab.node.cleaner.counts.passes == 2
+        assert lab.node.floors.log.cleaner.counts.passes == 2
         assert len(await visible(log)) == 10
 
 
@@ -253,16 +253,16 @@ async def test_what_a_pass_has_read_is_told_while_it_is_under_way(
         compact = CompactionPass._compact
 
         async def watched(self: CompactionPass, entries: Sequence[Entry]) -> None:
-            told.append(lab.node.cleaner.counts.read_bytes)
+            told.append(lab.node.floors.log.cleaner.counts.read_bytes)
             await compact(self, entries)
 
         monkeypatch.setattr(CompactionPass, "_compact", watched)
         await lab.compact()
-        counts = lab.node.cleaner.counts
+        counts = lab.node.floors.log.cleaner.counts
         assert told == [counts.read_bytes]
         assert told[0] > 0
         await lab.compact()
-        assert lab.node.cleaner.counts == counts
+        assert lab.node.floors.log.cleaner.counts == counts
 
 
 async def test_tombstones_stay_for_their_time_counted_from_when_the_cleaner_came(tmp_path: Path) -> None:
@@ -517,7 +517,7 @@ async def test_compaction_waits_a_while_for_readers_of_positions(tmp_path: Path)
         assert [offset for offset, _, _ in await visible(log)] == [3, 4, 5, 6, 7]
         log.reads_bytes(2)
         await lab.compact(ahead_ms=30_000)
-        assert "reader is at offset 2" in lab.node.cleaner.views["t", 0].why
+        assert "reader is at offset 2" in lab.node.floors.log.cleaner.views["t", 0].why
         await lab.compact(ahead_ms=29_000)
         assert len(await visible(log)) == 5
         log.reads_bytes(2)
@@ -584,7 +584,7 @@ async def test_batches_of_another_format_go_whole_and_their_producer_is_known_al
 
 async def test_more_keys_than_there_is_memory_for_take_several_passes(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
-        cleaner = lab.node.cleaner
+        cleaner = lab.node.floors.log.cleaner
         cleaner._options = CleanerOptions(table_bytes=24 * 100, bytes_per_second=0)
         log = await lab.topic()
         for turn in range(2):
@@ -605,7 +605,7 @@ async def test_policies_change_and_retention_goes_by_what_is_left(tmp_path: Path
             await put(log, plain((b"%d" % (n % 5), bytes(1000))))
         await until(lambda: log.log_start_offset != 0)
         await lab.compact()
-        assert lab.node.cleaner.counts.passes == 0
+        assert lab.node.floors.log.cleaner.counts.passes == 0
         await lab.node.catalog.set_config("t", {"cleanup.policy": "compact"})
         await lab.compact()
         assert [offset for offset, _, _ in await visible(log)] == [995, 996, 997, 998, 999]
@@ -637,7 +637,7 @@ async def test_damage_ends_a_pass_and_is_told(tmp_path: Path) -> None:
         await lab.start()
         log = await lab.log()
         await lab.compact()
-        view = lab.node.cleaner.views["t", 0]
+        view = lab.node.floors.log.cleaner.views["t", 0]
         assert view.state == "refused"
         assert "damaged" in view.why
 
@@ -766,9 +766,9 @@ async def test_a_log_that_is_the_end_of_one_batch_is_compacted(tmp_path: Path) -
         await log.trim(1, own=True)
         await lab.compact()
         assert await visible(log) == [(2, b"a", b"3")]
-        passes = lab.node.cleaner.counts.passes
+        passes = lab.node.floors.log.cleaner.counts.passes
         await lab.compact()
-        assert lab.node.cleaner.counts.passes == passes, "once is enough"
+        assert lab.node.floors.log.cleaner.counts.passes == passes, "once is enough"
 
 
 class History(Struct):
@@ -870,7 +870,7 @@ def test_any_history_compacted_at_any_points_reads_as_the_model_says(
             async with Lab(Path(directory)) as lab:
                 for number, operations in enumerate(histories):
                     await play(lab, f"t{number}", operations)
-                assert lab.node.cleaner.counts.failures == 0
+                assert lab.node.floors.log.cleaner.counts.failures == 0
                 assert not lab.node.metrics.barrier.failures
 
     asyncio.run(run())

@@ -48,7 +48,7 @@ async def test_a_read_where_a_trim_is_under_way_is_told_where_the_log_begins_the
 
 async def is_reclaimed(node: Node, stream_id: int, offset: int) -> bool:
     try:
-        await node.client.fetch_entries(stream_id, offset, 1)
+        await node.floors.storage.client.fetch_entries(stream_id, offset, 1)
     except Reclaimed:
         return True
     return False

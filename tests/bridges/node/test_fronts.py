@@ -123,7 +123,7 @@ async def test_a_node_does_not_start_when_two_tell_the_same_of_it(tmp_path: Path
         return {"key": cls.name}
 
     fronts = [front(name, node_configuration=classmethod(told)) for name in ("a", "b")]
-    with pytest.raises(FrontError, match="front b tells of key"):
+    with pytest.raises(FrontError, match="front b sets key"):
         await Node(settings_of(tmp_path), fronts=fronts).start()
 
 

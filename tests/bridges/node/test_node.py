@@ -18,14 +18,16 @@ from bridges.catalog.progress import Committed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
+from bridges.life import Phase
 from bridges.log.logs import Logs
 from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.metric_text import render
-from bridges.node.assembly import Node, Phase
+from bridges.node.assembly import Node
 from bridges.node.config import Settings, load
 from bridges.node.data_dir import DataDirectory
 from bridges.node.front import Front, Listener, NodeServices
 from bridges.node.sections import SettingsError
+from bridges.node.upper_floors import compact
 
 
 def settings_of(path: Path, **more: str) -> Settings:
@@ -108,10 +110,10 @@ async def test_life_of_a_node(tmp_path: Path) -> None:
     assert front.calls == ["start ['puppet', 'puppet-two']"]
     assert node.addresses["puppet"] == Address("127.0.0.1", 1006)
     assert json.loads(ready.read_text()) == {name: str(address) for name, address in node.addresses.items()}
-    cluster_id = node.cluster_id
+    cluster_id = node.catalog.cluster_id
     assert (await get(node, "/readyz"))[0] == 200
     assert (await get(node, "/healthz"))[0] == 200
-    assert node.cluster.epoch(0) == 0
+    assert node.floors.place.cluster.epoch(0) == 0
 
     front.may_drain.clear()
     stopping = asyncio.create_task(node.stop())
@@ -130,8 +132,8 @@ async def test_life_of_a_node(tmp_path: Path) -> None:
 
     again = Node(settings_of(tmp_path), fronts=[])
     await again.start()
-    assert again.cluster_id == cluster_id
-    assert again.cluster.epoch(0) == 1
+    assert again.catalog.cluster_id == cluster_id
+    assert again.floors.place.cluster.epoch(0) == 1
     assert again.progress.front("puppet").committed("last", "t", 0) == Committed(1)
     await again.stop()
 
@@ -215,10 +217,11 @@ async def test_what_clients_are_told(tmp_path: Path) -> None:
     more = {"listen__puppet": "0.0.0.0:0", "advertise__puppet-two": "outside:77", "listen__puppet-two": "0.0.0.0:0"}
     node = Node(settings_of(tmp_path, **more), fronts=[PuppetFront])
     await node.start()
-    assert node.advertised("puppet") is None  # every interface: the client knows best where it connected to
-    assert node.advertised("puppet-two") == Address("outside", 77)
-    assert node.advertised("console") == node.addresses["console"]
-    assert node.advertised("nope") is None
+    advertised = node.services(PuppetFront).advertised
+    assert advertised("puppet") is None  # every interface: the client knows best where it connected to
+    assert advertised("puppet-two") == Address("outside", 77)
+    assert advertised("console") == node.addresses["console"]
+    assert advertised("nope") is None
     await node.stop()
 
 
@@ -244,14 +247,14 @@ async def test_a_thread_of_the_store_that_breaks_ends_the_node_with_a_sentence(
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     node = Node(settings_of(tmp_path), fronts=[], on_failed=told.set_result)
     await node.start()
-    assert node.embedded is not None
+    assert node.floors.storage.embedded is not None
 
     def broken(*_arguments: object) -> None:
         raise TypeError("a defect")
 
     monkeypatch.setattr("sbp_back.range_server.store.wal_writer.encode_group", broken)
     answered: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-    node.embedded.store.create_range(999, 0, 0, 0, answered.set_result)
+    node.floors.storage.embedded.store.create_range(999, 0, 0, 0, answered.set_result)
     assert isinstance(await answered, StoreFailed)
     assert "TypeError: a defect" in await told
     assert node.failure == await told
@@ -271,7 +274,7 @@ async def test_chores_repeat_also_after_an_error_and_end_with_the_node(tmp_path:
         if len(clocks) == 3:
             enough.set()
 
-    node.every(1, chore, "a test's chore")
+    node.chores.every(1, chore, "a test's chore")
     await enough.wait()
     assert abs(clocks[0] - time.time() * 1000) < 3_600_000
     await node.stop()
@@ -290,8 +293,8 @@ async def test_compaction_looks_at_topics_while_others_come(tmp_path: Path, monk
             seen.append(place)
             await node.catalog.create_topic(f"after-{place[0]}", 1)
 
-    monkeypatch.setattr(node.cleaner, "look", look)
-    await node._compact(0)
+    monkeypatch.setattr(node.floors.log.cleaner, "look", look)
+    await compact(node.floors, 0)
     assert seen == [("first", 0), ("second", 0)]
     await node.stop()
 

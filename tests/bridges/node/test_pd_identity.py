@@ -219,7 +219,7 @@ async def test_the_flavor_of_elastic_stream_is_no_way_into_another_placement_dri
             await Node(external(tmp_path / "node", pd, flavor), fronts=[]).start()
     node = Node(external(tmp_path / "fresh", pd, "elastic-stream"), fronts=[])
     await node.start()
-    assert other.embedded is not None
-    assert await node.db.run(remembered) == [other.embedded.placement_driver.identity]
+    assert other.floors.storage.embedded is not None
+    assert await node.db.run(remembered) == [other.floors.storage.embedded.placement_driver.identity]
     await node.stop()
     await other.stop()

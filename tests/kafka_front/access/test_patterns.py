@@ -33,8 +33,8 @@ class Lab:
         self.node = node
 
     async def rule(self, *rules: Rule) -> None:
-        assert self.node.access_rules is not None
-        await self.node.access_rules.add(rules)
+        assert self.node.floors.metadata.access_rules is not None
+        await self.node.floors.metadata.access_rules.add(rules)
 
     async def client(self, user: str) -> WireClient:
         address = self.node.addresses["kafka"]
@@ -99,8 +99,8 @@ async def test_a_member_reads_another_topic_when_the_rules_change(tmp_path: Path
         await lab.until({"seen"}, alice)
         await lab.rule(may("alice", Operation.READ, "hidden"))
         await lab.until({"hidden", "seen"}, alice)
-        assert lab.node.access_rules is not None
-        await lab.node.access_rules.remove([RuleFilter(name="hidden")])
+        assert lab.node.floors.metadata.access_rules is not None
+        await lab.node.floors.metadata.access_rules.remove([RuleFilter(name="hidden")])
         await lab.until({"seen"}, alice)
         await lab.node.catalog.create_topic("later", 1)
         await lab.rule(may("alice", Operation.DESCRIBE, "later", host="127.0.0.1"))

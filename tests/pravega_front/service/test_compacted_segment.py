@@ -68,7 +68,7 @@ async def test_readers_go_on_among_whole_events_while_a_segment_is_compacted(
         log = await lab.topic()
 
         def opened() -> Segment:
-            return Segment("s/t/0", log, lab.node.translator, 100, Cursors())
+            return Segment("s/t/0", log, lab.node.floors.log.translator, 100, Cursors())
 
         segment = opened()
         await fill(log, range(400))
@@ -96,7 +96,7 @@ async def test_readers_go_on_among_whole_events_while_a_segment_is_compacted(
 async def test_a_reader_that_stopped_within_an_event_does_not_go_on_in_another(tmp_path: Path) -> None:
     async with Lab(tmp_path, log__positions_idle_ms="0") as lab:
         log = await lab.topic()
-        segment = Segment("s/t/0", log, lab.node.translator, 100, Cursors())
+        segment = Segment("s/t/0", log, lab.node.floors.log.translator, 100, Cursors())
         await put(log, plain((b"a", bytes(10)), (b"b", bytes(30)), (b"c", bytes(20)), (b"a", bytes(40))))
         await segment.length()
         data = b"".join(await segment.read(0, 28))
@@ -112,7 +112,7 @@ async def test_a_reader_that_stopped_within_an_event_does_not_go_on_in_another(t
 async def test_the_rest_of_an_event_is_not_taken_from_one_that_begins_there_now(tmp_path: Path) -> None:
     async with Lab(tmp_path, log__positions_idle_ms="0") as lab:
         log = await lab.topic()
-        segment = Segment("s/t/0", log, lab.node.translator, 100, Cursors())
+        segment = Segment("s/t/0", log, lab.node.floors.log.translator, 100, Cursors())
         await put(log, plain((b"x", bytes(10)), (b"b", bytes(30)), (b"c", bytes(20))))
         await segment.length()
         assert sum(map(len, await segment.read(0, 38))) == 38

@@ -135,7 +135,7 @@ async def test_a_ticket_is_for_those_of_the_partitions_that_may_be_read(lab: Lab
     assert (secret["status"], nowhere["status"]) == (403, 403)
     assert "stream_id" not in secret
     assert told["seconds"] == 600
-    tickets = lab.node._ground.tickets
+    tickets = lab.node.floors.ground.tickets
     assert tickets is not None
     assert tickets.check(told["ticket"]).streams == frozenset({lab.log("t").stream_id})
     assert (await lab.ask(asked, lab.client, "secret"))["ticket"] is None

@@ -24,11 +24,11 @@ from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of, open
 
 async def test_who_the_node_is_and_where_its_streams_are_read(lab: Lab) -> None:
     facts = await lab.ask(lab.topics.node)
-    assert facts.cluster_id == lab.node.cluster_id
+    assert facts.cluster_id == lab.node.catalog.cluster_id
     assert facts.sbp.pd == (str(lab.node.addresses["sbp-pd"]),)
     assert (facts.sbp.dialect, facts.sbp.flavor, facts.sbp.tls) == ("0.2", "anabranch", False)
-    assert lab.node.embedded is not None
-    assert facts.sbp.identity == lab.node.embedded.placement_driver.identity
+    assert lab.node.floors.storage.embedded is not None
+    assert facts.sbp.identity == lab.node.floors.storage.embedded.placement_driver.identity
 
 
 async def test_a_backend_that_is_closed_to_others_is_not_told(tmp_path: Path) -> None:
