@@ -185,7 +185,7 @@ class KitNode:
         return found
 
     async def _find(self, topic: str, partition: int) -> Partition:
-        log = await self.node.partitions.find(topic, partition)
+        log = await self.node.floors.log.partitions.find(topic, partition)
         assert log is not None, f"there is no {topic}-{partition}"
         return log
 
@@ -238,13 +238,13 @@ async def cluster(
         shared_out = asyncio.Event()
 
         def look(slots: Collection[int]) -> None:
-            counts = [len(node.cluster.mine) for node in made]
+            counts = [len(node.floors.place.cluster.mine) for node in made]
             if max(counts) - min(counts) < nodes:
                 shared_out.set()
 
         await asyncio.gather(*(node.start() for node in made))
         for node in made:
-            node.cluster.on_gained.append(look)
+            node.floors.place.cluster.on_gained.append(look)
         look(())
         await shared_out.wait()
         yield tuple(map(KitNode, made))
