@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from anabranch_kit.net.address import Address
@@ -35,28 +36,29 @@ class PravegaServer:
     def __init__(self, node: NodeServices) -> None:
         self._node = node
         self._settings = node.section(PravegaSettings)
-        self._segments: Segments | None = None
-        self._merges: Merges | None = None
-        self._dropped: DroppedTables | None = None
-        self._store: SegmentStore | None = None
-        self._controller: Controller | None = None
-        self._server: GrpcServer | None = None
+        self._stack = AsyncExitStack()
+        self._doors: Sequence[GrpcServer | SegmentStore] = ()
         self.transactions: LiveTransactions | None = None
         """The open transactions of writers; None before :meth:`start`."""
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node, settings = self._node, self._settings
+        opened = self._stack
         segments = Segments(node, settings, OpenTransactions(node.catalog), RunningMerges())
+        opened.callback(segments.close)
         await segments.load()
-        self._segments = segments
-        merges = self._merges = Merges(node, segments)
-        dropped = self._dropped = DroppedTables(node.db, node.barrier)
+        dropped = DroppedTables(node.db, node.barrier)
+        opened.push_async_callback(dropped.close)
         dropped.start()
+        merges = Merges(node, segments)
+        opened.push_async_callback(merges.close)
         access = Access(node, settings.token_ms // 1000)
-        store = self._store = SegmentStore(node, settings, segments, merges, access)
+        controller = Controller(node, settings, segments, access, dropped)
+        opened.push_async_callback(controller.close)
+        store = SegmentStore(node, settings, segments, merges, access)
+        opened.push_async_callback(store.close)
         operations.register(store)
         tables.register(store, node.db, dropped)
-        controller = self._controller = Controller(node, settings, segments, access, dropped)
         await controller.load()
         self.transactions = LiveTransactions(controller.transactions, node.catalog)
         await merges.load()  # after the controller, since merges look up transactions' segments, too
@@ -70,7 +72,9 @@ class PravegaServer:
             idle_seconds=settings.connections_max_idle_ms / 1000,
             connections=settings.max_controller_connections,
         )
-        server = self._server = GrpcServer(limits, node.metrics, node.budget, node.barrier)
+        server = GrpcServer(limits, node.metrics, node.budget, node.barrier)
+        opened.push_async_callback(server.stop)
+        self._doors = server, store
         registry.fill(server)
         bound: dict[str, Address] = {}
         calls = {name: address for name, address in listen.items() if not is_segment_store(name)}
@@ -90,21 +94,8 @@ class PravegaServer:
         return bound
 
     async def drain(self) -> None:
-        if self._server is not None:
-            await self._server.drain()
-        if self._store is not None:
-            await self._store.drain()
+        for door in self._doors:
+            await door.drain()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
-        if self._store is not None:
-            await self._store.close()
-        if self._controller is not None:
-            await self._controller.close()
-        if self._merges is not None:
-            await self._merges.close()
-        if self._dropped is not None:
-            await self._dropped.close()
-        if self._segments is not None:
-            self._segments.close()
+        await self._stack.aclose()

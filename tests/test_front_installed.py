@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
 from tests.certificates import Authority
+from tests.cluster.together import together
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, FRONTS, NodeFailed, NodeProcess
+from tests.postgres import Postgres
 
 SOURCES = Path(__file__).parent / "line_front"
 LISTEN = dict.fromkeys((*FRONTS, "line"), ANY)
@@ -45,8 +48,8 @@ def installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Lines:
     """A client of the line protocol."""
 
-    def __init__(self, node: NodeProcess, authority: Path | None = None) -> None:
-        host, _, port = node.addresses["line"].rpartition(":")
+    def __init__(self, node: NodeProcess, authority: Path | None = None, listener: str = "line") -> None:
+        host, _, port = node.addresses[listener].rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=30)
         if authority is not None:
             self._socket = ssl.create_default_context(cafile=authority).wrap_socket(self._socket, server_hostname=host)
@@ -151,6 +154,34 @@ def test_what_a_topic_demands_is_told_in_its_words(line_node: NodeProcess, lines
     assert lines.ask(f"PUT strict 0 a={'b' * 3000}").startswith("ERR a record of 3001 bytes exceeds max.message.bytes")
     assert lines.ask(f"PUT strict 0 a={'b' * 1500} c={'d' * 1500}") == "OK 0", "the front chooses what lies together"
     assert lines.ask("GET strict 0 2") == "OK 2"
+
+
+@pytest.fixture(params=["workers", "nodes"])
+def two(
+    request: pytest.FixtureRequest, node_factory: NodeFactory, tmp_path: Path, postgres: Postgres
+) -> Iterator[tuple[Lines, Lines]]:
+    """Clients of two workers of a node, and of two nodes."""
+    with ExitStack() as stack:
+        if request.param == "workers":
+            node = node_factory(listen=LISTEN, settings={"node.workers": "2", "node.worker_port_step": "0"})
+            clients = Lines(node), Lines(node, listener="line/1")
+        else:
+            nodes = stack.enter_context(together(tmp_path, 2, postgres.made(), LISTEN, lambda _: {}))
+            clients = Lines(nodes[0]), Lines(nodes[1])
+        for client in clients:
+            stack.callback(client.close)
+        yield clients
+
+
+def test_every_partition_is_read_and_written_at_every_node(two: tuple[Lines, Lines]) -> None:
+    assert two[0].ask("MAKE t 16") == "OK t"
+    for number, client in enumerate(two):
+        for partition in range(16):
+            assert client.ask(f"ONCE me {number} t {partition} node={number}") == f"OK {number}"
+    for client in two:
+        for partition in range(16):
+            assert client.ask(f"GET t {partition} 0") == "OK 2 0 node=0 1 node=1"
+            assert client.ask(f"ONCE me 1 t {partition} node=1") == "OK 1", "the owner knows what was sent before"
 
 
 def test_names_of_its_own(line_node: NodeProcess, lines: Lines) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from anabranch_kit.net.address import Address
@@ -28,12 +29,14 @@ class YdbServer:
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
+        self._stack = AsyncExitStack()
         self._server: GrpcServer | None = None
         self._service: YdbService | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node = self._node
         service = self._service = YdbService(node)
+        self._stack.push_async_callback(service.close)
         await service.load()
         settings = service.settings
         limits = GrpcLimits(
@@ -47,6 +50,7 @@ class YdbServer:
         for module in SERVICES:
             module.register(registry, service)
         server = self._server = GrpcServer(limits, node.metrics, node.budget, node.barrier)
+        self._stack.push_async_callback(server.stop)
         registry.fill(server)
         ports = await server.start(
             {name: (address.host, address.port, node.tls(name)) for name, address in listen.items()}
@@ -65,9 +69,4 @@ class YdbServer:
         return None if self._service is None else self._service.readers
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
-        if self._service is not None:
-            self._service.readers.close()
-            await self._service.readers.coordination.close()
-            await self._service.topics.close()
+        await self._stack.aclose()

@@ -16,6 +16,7 @@ from bridges.node.config import load
 from pravega_front.access import Access
 from pravega_front.controller.scopes import Scopes
 from pravega_front.front import PravegaFront
+from pravega_front.server import SegmentStore
 from pravega_front.wire.controller import METHODS, SERVICE, message
 from tests.grpc_left_behind import Client, calls_over, cancel, not_grpcs
 from tests.left_behind import left_behind
@@ -64,8 +65,9 @@ async def test_nothing_is_left_of_calls(node: Node, monkeypatch: pytest.MonkeyPa
     (front,) = node.fronts
     assert isinstance(front, PravegaFront)
     assert front._server is not None
-    assert front._server._controller is not None
-    access = front._server._controller.access
+    _, store = front._server._doors
+    assert isinstance(store, SegmentStore)
+    access = store.access
     async with Client(str(node.addresses["pravega"])) as client:
 
         async def ask(name: str, code: Code = Code.OK, **fields: Any) -> None:

@@ -181,8 +181,9 @@ def store_of(node: Node) -> SegmentStore:
     (front,) = node.fronts
     assert isinstance(front, PravegaFront)
     assert front._server is not None
-    assert front._server._store is not None
-    return front._server._store
+    _, store = front._server._doors
+    assert isinstance(store, SegmentStore)
+    return store
 
 
 async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:

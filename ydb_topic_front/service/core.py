@@ -118,6 +118,12 @@ class YdbService:
         await self.topics.load()
         await self.readers.coordination.begin()
 
+    async def close(self) -> None:
+        """Stop following changes, and end background work."""
+        self.readers.close()
+        await self.readers.coordination.close()
+        await self.topics.close()
+
     def require(
         self, call: GrpcCall, operation: Operation, resource: Resource, principal: Principal | None = None
     ) -> None:

@@ -61,7 +61,10 @@ class Forwarding:
         self, method: str, handler: StreamHandler, find: FindSlot, lost: Callable[[YdbError], bytes]
     ) -> StreamHandler:
         """Return a stream handler that runs ``handler`` on the owner of the slot that ``find`` gives. ``lost`` encodes
-        a stream's last message, with an error."""
+        a stream's last message, with an error.
+
+        The client must send the first message within ``init_timeout_ms``. ``handler`` finds it in the stream.
+        """
         self._handlers[method] = handler
 
         async def serve(stream: GrpcStream) -> None:

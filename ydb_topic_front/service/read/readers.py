@@ -140,10 +140,10 @@ class Readers:
         """Remove a session that has ended, and assign its partitions to others. Does nothing when repeated."""
         if self._by_id.pop(session.session_id, None) is None:
             return
-        peers = self._by_consumer.get(session.consumer)
-        if peers is not None:
-            peers.pop(session, None)
-            if not peers:
+        sessions = self._by_consumer.get(session.consumer)
+        if sessions is not None:
+            sessions.pop(session, None)
+            if not sessions:
                 del self._by_consumer[session.consumer]
         for topic in self._topics.pop(session):
             del self._by_topic[topic][session]

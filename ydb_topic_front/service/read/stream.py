@@ -263,7 +263,7 @@ class ReadStream:
 
     async def _receive(self) -> None:
         stream = self._stream
-        while (raw := await self._next()) is not None:
+        while (raw := await self._stream.read()) is not None:
             stream.account.give(Kind.REQUESTS, len(raw))
             if self._error is not None:
                 return
@@ -286,15 +286,6 @@ class ReadStream:
             await self._answers.few()
         self._half_closed = True
         self._wake.set()
-
-    async def _next(self) -> bytes | None:
-        if self.session_id:
-            return await self._stream.read()
-        try:
-            async with asyncio.timeout(self._service.settings.init_timeout_ms / 1000):
-                return await self._stream.read()
-        except TimeoutError:
-            raise YdbError(Status.TIMEOUT, "there was no init_request") from None
 
     async def _open(self, request: Any) -> None:
         service, mine = self._service, self._partitions

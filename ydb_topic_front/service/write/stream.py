@@ -132,8 +132,7 @@ class WriteStream:
     async def _read(self) -> None:
         """Handle the client's messages until the stream ends."""
         try:
-            async with asyncio.timeout(self._service.settings.init_timeout_ms / 1000):
-                raw = await self._stream.read()
+            raw = await self._stream.read()
             if raw is not None:
                 self._account.give(Kind.REQUESTS, len(raw))
                 await self._open(raw)
@@ -147,8 +146,6 @@ class WriteStream:
                     await self._take(raw)
             self._half_closed = raw is None
             self._moved.set()
-        except TimeoutError:
-            self.end(YdbError(Status.TIMEOUT, "there was no init_request"))
         except (YdbError, LogError) as error:
             self.end(told(error))
         except GrpcRefusal as refusal:
