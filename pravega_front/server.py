@@ -11,8 +11,8 @@ from bridges.errors import LogError
 from bridges.net import server as net
 from bridges.net.server import Limits
 from pravega_front.access import Access
-from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments
+from pravega_front.service.transactions.merging import Merges
 from pravega_front.session.connection import Connection, Encoded
 from pravega_front.session.slow_closes import SlowCloses
 from pravega_front.wire.commands import Command

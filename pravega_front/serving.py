@@ -15,12 +15,13 @@ from pravega_front.controller.core import Controller
 from pravega_front.controller.dispatch import Registry
 from pravega_front.listeners import CONTROLLER, is_segment_store, segment_store_of
 from pravega_front.server import SegmentStore
-from pravega_front.service import operations, tables
-from pravega_front.service.merging import Merges
-from pravega_front.service.running import OpenTransactions, RunningMerges
+from pravega_front.service import operations
 from pravega_front.service.segments import Segments
-from pravega_front.service.table_life import DroppedTables
-from pravega_front.service.transaction_view import LiveTransactions
+from pravega_front.service.tables import commands as tables
+from pravega_front.service.tables.life import DroppedTables
+from pravega_front.service.transactions.merging import Merges
+from pravega_front.service.transactions.running import OpenTransactions, RunningMerges
+from pravega_front.service.transactions.view import LiveTransactions
 from pravega_front.settings import PravegaSettings
 
 if TYPE_CHECKING:

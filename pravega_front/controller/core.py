@@ -12,8 +12,8 @@ from pravega_front.controller.streams import Streams
 from pravega_front.controller.watermarks import Watermarks
 from pravega_front.listeners import segment_store_of
 from pravega_front.service.asking import SegmentsAnywhere
-from pravega_front.service.key_value_tables import KeyValueTables
-from pravega_front.service.transactions import Transactions
+from pravega_front.service.tables.key_value_tables import KeyValueTables
+from pravega_front.service.transactions.transactions import Transactions
 
 if TYPE_CHECKING:
     from anabranch_kit.net.address import Address
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from pravega_front.access import Access
     from pravega_front.service.segments import Segments
-    from pravega_front.service.table_life import DroppedTables
+    from pravega_front.service.tables.life import DroppedTables
     from pravega_front.settings import PravegaSettings
 
 _EXPIRE_MS = 1000

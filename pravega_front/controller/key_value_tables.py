@@ -9,13 +9,13 @@ from bridges.catalog.config_types import InvalidConfig
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.streams import stored
 from pravega_front.names import is_users_name
-from pravega_front.service.key_value_tables import (
+from pravega_front.service.tables.key_value_tables import (
     KeyValueTableExists,
     KeyValueTableMissing,
     KeyValueTableRefused,
     segments_of,
 )
-from pravega_front.service.table_life import TableExists, TooManyTables
+from pravega_front.service.tables.life import TableExists, TooManyTables
 from pravega_front.wire.controller import CreateTableStatus, InScopeStatus, TableStatus, message
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.streams import ranged
-from pravega_front.service.transaction import Transaction
-from pravega_front.service.transactions import LeaseRefused, TooManyOpen
+from pravega_front.service.transactions.transaction import Transaction
+from pravega_front.service.transactions.transactions import LeaseRefused, TooManyOpen
 from pravega_front.wire.controller import PingStatus, TxnState, TxnStatus, message
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from bridges.errors import LogDeleted, PartitionSealed
 from bridges.formats.producer import LedgerKind
 from pravega_front.names import parse_segment
-from pravega_front.service.merging import transient_name
 from pravega_front.service.segment import Segment, Truncated
 from pravega_front.service.segments import NotPossible, SegmentExists, SegmentMissing
 from pravega_front.service.state import IF_EQUALS, ConditionFailed, TooManyAttributes
+from pravega_front.service.transactions.merging import transient_name
 from pravega_front.wire import commands as wire
 from pravega_front.wire.fields import AttributeUpdate, Merged
 

@@ -26,13 +26,13 @@ from pravega_front.names import (
 from pravega_front.service.owners import Owners
 from pravega_front.service.segment import Cursors, Segment
 from pravega_front.service.state import Loose, SegmentState, add_loose, read_loose
-from pravega_front.service.table_life import table_count
+from pravega_front.service.tables.life import table_count
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.node.front import NodeServices
-    from pravega_front.service.running import OpenTransactions, RunningMerges
+    from pravega_front.service.transactions.running import OpenTransactions, RunningMerges
     from pravega_front.settings import PravegaSettings
 
 _HIDDEN = "_pravega.segment-"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bridges.errors import LogError, LogUnavailable, StorageFull
-from pravega_front.service import carrying_out
-from pravega_front.service.carrying_out import carry_out
-from pravega_front.service.merging import Merges
 from pravega_front.service.state import ConditionFailed, Merging, SegmentState
+from pravega_front.service.transactions import carrying_out
+from pravega_front.service.transactions.carrying_out import carry_out
+from pravega_front.service.transactions.merging import Merges
 from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate

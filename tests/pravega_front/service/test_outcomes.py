@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from uuid import uuid4
 
-from pravega_front.service.outcomes import keep, outcome, outcomes
+from pravega_front.service.transactions.outcomes import keep, outcome, outcomes
 from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.controller import TxnState
 

@@ -15,7 +15,8 @@ from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import LogError, NotOwner
 from pravega_front.controller import core, dispatch
-from pravega_front.service import appends, merging, operations, segments, transactions
+from pravega_front.service import appends, operations, segments
+from pravega_front.service.transactions import merging, transactions
 from pravega_front.session import appends as session_appends
 from pravega_front.session import reads as session_reads
 from pravega_front.wire import commands as wire

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from anabranch_kit.run.barrier import Barrier
-from pravega_front.service.table_life import DroppedTables
-from pravega_front.service.table_store import MoreRoom, TableStore
+from pravega_front.service.tables.life import DroppedTables
+from pravega_front.service.tables.store import MoreRoom, TableStore
 from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.fields import ANY_VERSION, TableEntry, TableKey
 from tests.databases import database, on_each_engine

@@ -12,7 +12,7 @@ from pravega_front.wire.controller import TxnState
 if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
     from pravega_front.service.segment import Segment
-    from pravega_front.service.transaction import Transaction
+    from pravega_front.service.transactions.transaction import Transaction
 
 
 class OpenTransactions:

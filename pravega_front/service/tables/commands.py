@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from bridges.catalog.sql import Database
-from pravega_front.service.table_life import DroppedTables, TableExists, TableMissing, TooManyTables
-from pravega_front.service.table_store import (
+from pravega_front.service.tables.life import DroppedTables, TableExists, TableMissing, TooManyTables
+from pravega_front.service.tables.store import (
     BadVersion,
     MoreRoom,
     NoSuchKey,

@@ -1,7 +1,7 @@
 """Key-value tables of Java's client: a name, and one table segment per partition.
 
 All keys of a table have the same length, so that clients can query ranges. Clients access the table segments
-(pravega_front/service/table_store.py) directly.
+(pravega_front/service/tables/store.py) directly.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from bridges.catalog import former
 from bridges.errors import LogError
 from pravega_front.names import TABLE, SegmentName, parse_segment
-from pravega_front.service.table_life import DroppedTables, drop_table, drop_tables, insert_table
-from pravega_front.service.table_store import MAX_KEY
+from pravega_front.service.tables.life import DroppedTables, drop_table, drop_tables, insert_table
+from pravega_front.service.tables.store import MAX_KEY
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection, Database

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from bridges.catalog.sql import upsert
 from bridges.errors import LogError
 from pravega_front.names import LONGEST_NAME
-from pravega_front.service.table_life import DroppedTables, TableMissing, drop_table, insert_table
+from pravega_front.service.tables.life import DroppedTables, TableMissing, drop_table, insert_table
 from pravega_front.wire.fields import ANY_VERSION, NO_VERSION, TableEntry, TableKey
 
 if TYPE_CHECKING:

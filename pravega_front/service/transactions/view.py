@@ -12,8 +12,8 @@ from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
-    from pravega_front.service.transaction import Transaction
-    from pravega_front.service.transactions import Transactions
+    from pravega_front.service.transactions.transaction import Transaction
+    from pravega_front.service.transactions.transactions import Transactions
 
 _PATIENCE_S = 2.0
 

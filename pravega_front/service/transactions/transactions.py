@@ -27,10 +27,10 @@ from bridges.catalog.sql import Connection, DatabaseError
 from bridges.catalog.topic import FOLLOWED, Beside, ChangeKind, HeldUp, TopicKind, TopicNotFound
 from bridges.catalog.topic_rules import demands
 from bridges.errors import LogError, LogUnavailable, PartitionSealed
-from pravega_front.service.carrying_out import carry_out
-from pravega_front.service.outcomes import keep, outcome, outcomes
 from pravega_front.service.segments import KEEP
-from pravega_front.service.transaction import ENDED, Transaction, append_to_parent
+from pravega_front.service.transactions.carrying_out import carry_out
+from pravega_front.service.transactions.outcomes import keep, outcome, outcomes
+from pravega_front.service.transactions.transaction import ENDED, Transaction, append_to_parent
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from bridges.catalog.sql import DatabaseError
 from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, TooManyTransactions
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from pravega_front.names import TRANSIENT
-from pravega_front.service.carrying_out import carry_out
 from pravega_front.service.pieces import EventCount, appended, marked
 from pravega_front.service.segments import NotPossible, SegmentMissing
 from pravega_front.service.state import Merging, require_none_merged
+from pravega_front.service.transactions.carrying_out import carry_out
 
 if TYPE_CHECKING:
     from bridges.catalog.topics import Also

@@ -1,0 +1,1 @@
+"""Key-value tables and the table segments behind them, in the node's database."""
