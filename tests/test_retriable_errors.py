@@ -21,7 +21,7 @@ from kafka_front.service.log_errors import code_for
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
 from pravega_front.controller.dispatch import refusal_of
-from ydb_topic_front.failures import told
+from ydb_topic_front.failures import translate_error
 from ydb_topic_front.wire.statuses import Status
 
 LEADERS = {0, 1, 2, 3, 21, 23, 27, 61, 75, 78, 79}
@@ -55,7 +55,7 @@ def test_clients_of_every_protocol_come_again_after_what_passes() -> None:
     found = retriable()
     assert {DatabaseError, DatabaseClosed, LogUnavailable, StorageFull} <= set(found)
     for error in map(one, found):
-        assert told(error).status in (Status.UNAVAILABLE, Status.OVERLOADED), error
+        assert translate_error(error).status in (Status.UNAVAILABLE, Status.OVERLOADED), error
         assert refusal_of(error).code is Code.UNAVAILABLE, error
         assert status_of(error) in (503, 507), error
         for key in APIS.keys() - WITHOUT:

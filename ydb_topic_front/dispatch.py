@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from bridges.errors import LogError
 from bridges.net.grpc_server import GrpcCall, GrpcRefusal, GrpcServer, GrpcStream, Unary
-from ydb_topic_front.failures import told
+from ydb_topic_front.failures import translate_error
 from ydb_topic_front.wire import operation
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.methods import METHODS, Method
@@ -129,7 +129,7 @@ class Registry:
             except GrpcRefusal:
                 raise
             except (YdbError, LogError) as error:
-                refused = told(error)
+                refused = translate_error(error)
             except Exception as error:  # noqa: BLE001 - logged, counted and answered
                 self._barrier.caught("YDB call", error, method=method.name)
                 refused = YdbError(Status.INTERNAL_ERROR, "an unexpected error")

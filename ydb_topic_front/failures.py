@@ -58,7 +58,7 @@ _WORDS: tuple[tuple[type[LogError], Status, Issue], ...] = (
 )
 
 
-def told(error: YdbError | LogError) -> YdbError:
+def translate_error(error: YdbError | LogError) -> YdbError:
     """Return ``error`` as the YdbError that the client gets.
 
     The result is always a new exception without a traceback: a traceback would keep the request's frames in memory as

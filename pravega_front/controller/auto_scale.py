@@ -57,7 +57,7 @@ class _Load(Struct):
 
 
 class AutoScaler:
-    """Scales the streams whose policies ask for it; :meth:`look` is a chore."""
+    """Scales the streams whose policies ask for it; :meth:`check_all` is a chore."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -65,27 +65,27 @@ class AutoScaler:
         self._loads: dict[PartitionLog, _Load] = {}
         self._rounds: Rounds[Topic] = controller.node.rounds("scaling by rate")
 
-    async def look(self, now_ms: int) -> None:
+    async def check_all(self, now_ms: int) -> None:
         """Check all streams once. A stream whose scaling waits for open transactions is skipped until it is done."""
         loads: dict[PartitionLog, _Load] = {}
         streams = self._controller.streams.scaled_by_rate()
-        await self._rounds.each(streams, lambda topic: self._look_at(topic, now_ms, loads))
+        await self._rounds.each(streams, lambda topic: self._check(topic, now_ms, loads))
         self._loads = loads
 
-    async def _look_at(self, topic: Topic, now_ms: int, loads: dict[PartitionLog, _Load]) -> None:
+    async def _check(self, topic: Topic, now_ms: int, loads: dict[PartitionLog, _Load]) -> None:
         policy = self._controller.streams.config(topic).scalingPolicy
         owners = self._controller.segments.owners
-        found = self._measured(topic, now_ms, loads, policy)
+        found = self._measure(topic, now_ms, loads, policy)
         if len(owners.nodes) > 1:
             try:
-                await self._tell(topic, found, now_ms)
+                await self._publish_rates(topic, found, now_ms)
                 if not owners.is_mine(topic.name, 0):
                     return
-                found = await self._told(topic, now_ms) | found
+                found = await self._read_rates(topic, now_ms) | found
             except LogError as error:
                 log.warning("rates of a stream are not shared", topic=topic.name, reason=str(error))
                 return
-        change = self._wanted(topic, found, policy)
+        change = self._choose_change(topic, found, policy)
         if change is None:
             return
         seal, ranges = change
@@ -96,7 +96,7 @@ class AutoScaler:
         else:
             log.info("a stream was scaled by its rate", topic=topic.name, sealed=seal, segments=len(topic.active))
 
-    def _measured(self, topic: Topic, now_ms: int, loads: dict[PartitionLog, _Load], policy: Any) -> dict[int, _Load]:
+    def _measure(self, topic: Topic, now_ms: int, loads: dict[PartitionLog, _Load], policy: Any) -> dict[int, _Load]:
         """Return the loads of this node's active segments of a stream since the last check, by number."""
         found: dict[int, _Load] = {}
         for partition in topic.active:
@@ -120,13 +120,13 @@ class AutoScaler:
             loads[partition_log] = found[partition.index] = load
         return found
 
-    async def _tell(self, topic: Topic, loads: dict[int, _Load], now_ms: int) -> None:
+    async def _publish_rates(self, topic: Topic, loads: dict[int, _Load], now_ms: int) -> None:
         """Publish the rates of this node's segments to the other nodes."""
         rows = [(topic.name, at, one.rate, one.hot, one.cold, now_ms) for at, one in loads.items()]
         if rows:
             await self._controller.node.db.run(lambda connection: connection.executemany(_TELL, rows))
 
-    async def _told(self, topic: Topic, now_ms: int) -> dict[int, _Load]:
+    async def _read_rates(self, topic: Topic, now_ms: int) -> dict[int, _Load]:
         """Return the rates that other nodes have published recently, of segments that are active."""
         query = "SELECT partition, rate, hot, cold FROM front_pravega_loads WHERE topic = ? AND seen_ms > ?"
         key = (topic.name, now_ms - _RECENT * self._settings.scale_interval_ms)
@@ -134,7 +134,9 @@ class AutoScaler:
         active = {one.index for one in topic.active}
         return {at: _Load(-1, now_ms, rate, hot, cold) for at, rate, hot, cold in rows if at in active}
 
-    def _wanted(self, topic: Topic, loads: dict[int, _Load], policy: object) -> tuple[list[int], list[KeyRange]] | None:
+    def _choose_change(
+        self, topic: Topic, loads: dict[int, _Load], policy: object
+    ) -> tuple[list[int], list[KeyRange]] | None:
         """Return the segments to seal and the key ranges of their replacements; None if no change is due."""
         active = sorted(topic.active, key=lambda one: one.keys.low)
         if any(one.keys.high != after.keys.low for one, after in pairwise(active)):

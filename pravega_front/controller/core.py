@@ -59,9 +59,9 @@ class Controller:
         await self.streams.load()
         await self.transactions.load()
         await self.watermarks.load()
-        self.node.every(self.settings.watermark_interval_ms, self.watermarks.look, "watermarks")
-        self.node.every(self.settings.scale_interval_ms, AutoScaler(self).look, "scaling by rate")
-        self.node.every(self.settings.retention_interval_ms, SizeRetention(self).look, "retention by size")
+        self.node.every(self.settings.watermark_interval_ms, self.watermarks.check_all, "watermarks")
+        self.node.every(self.settings.scale_interval_ms, AutoScaler(self).check_all, "scaling by rate")
+        self.node.every(self.settings.retention_interval_ms, SizeRetention(self).check_all, "retention by size")
         self.node.every(_EXPIRE_MS, self.transactions.expire, "ends of transactions' leases")
 
     async def scale(self, topic: Topic, seal: Sequence[int], ranges: Sequence[KeyRange]) -> None:

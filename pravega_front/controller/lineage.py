@@ -114,7 +114,7 @@ class _Calls:
         spent: set[int] = set()
         due = [one for one in topic.partitions if not one.parents]
         while due:
-            known = await self._look(topic, due, timestamp)
+            known = await self._look_up(topic, due, timestamp)
             following: dict[int, None] = {}
             for partition, one in zip(due, known, strict=True):
                 begin[partition.index] = one.at
@@ -138,10 +138,10 @@ class _Calls:
             if index not in spent and spent.issuperset(topic.partitions[index].parents)
         ]
 
-    async def _look(self, topic: Topic, partitions: list[PartitionInfo], timestamp: int) -> list[Known]:
+    async def _look_up(self, topic: Topic, partitions: list[PartitionInfo], timestamp: int) -> list[Known]:
         names = [str(segment_of(topic, one)) for one in partitions]
         try:
-            found = await self._controller.anywhere.look(names, timestamp)
+            found = await self._controller.anywhere.look_up(names, timestamp)
         except SegmentMissing as error:
             raise GrpcRefusal(Code.NOT_FOUND, str(error)) from error
         return [found[name] for name in names]

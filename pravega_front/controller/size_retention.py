@@ -23,14 +23,14 @@ log = structlog.get_logger(__name__)
 
 
 class SizeRetention:
-    """Empties sealed segments of the streams with retention by size; :meth:`look` is a chore."""
+    """Empties sealed segments of the streams with retention by size; :meth:`check_all` is a chore."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._emptied: set[int] = set()
         self._rounds: Rounds[Topic] = controller.node.rounds("retention by size")
 
-    async def look(self, now_ms: int) -> None:
+    async def check_all(self, now_ms: int) -> None:
         """Check all streams with retention by size once."""
         emptied: set[int] = set()
         # Streams that were never scaled need no help: their logs trim themselves.
@@ -38,10 +38,10 @@ class SizeRetention:
         is_mine = self._controller.segments.owners.is_mine  # the owner of the first segment checks a stream
         scaled = (one for one in kept if len(one.active) < len(one.partitions) and is_mine(one.name, 0))
         streams = (one for one in scaled if not is_kept(one))
-        await self._rounds.each(streams, lambda topic: self._look_at(topic, emptied))
+        await self._rounds.each(streams, lambda topic: self._check(topic, emptied))
         self._emptied = emptied
 
-    async def _look_at(self, topic: Topic, emptied: set[int]) -> None:
+    async def _check(self, topic: Topic, emptied: set[int]) -> None:
         try:
             await self._empty(topic, emptied)
         except LogError as error:
@@ -53,7 +53,7 @@ class SizeRetention:
         there = [one for one in topic.partitions if one.stream_id not in self._emptied]
         emptied.update(one.stream_id for one in topic.partitions if one.stream_id in self._emptied)
         names = [str(segment_of(topic, one)) for one in there]
-        known = await controller.anywhere.look(names)
+        known = await controller.anywhere.look_up(names)
         total = 0
         sealed: list[tuple[int, int, int, str, int]] = []
         for partition, name in zip(there, names, strict=True):

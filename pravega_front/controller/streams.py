@@ -113,13 +113,13 @@ class Streams:
 
     def scaled_by_rate(self) -> Iterator[Topic]:
         """Yield the unsealed streams with scaling by rate; they may change during the iteration."""
-        return (topic for topic in self._known(self._by_rate) if topic.active)
+        return (topic for topic in self._find_all(self._by_rate) if topic.active)
 
     def kept_by_size(self) -> Iterator[Topic]:
         """Yield the streams with retention by size; they may change during the iteration."""
-        return self._known(self._by_size)
+        return self._find_all(self._by_size)
 
-    def _known(self, names: set[str]) -> Iterator[Topic]:
+    def _find_all(self, names: set[str]) -> Iterator[Topic]:
         for name in list(names):
             topic = self._catalog.topics.get(name)
             if topic is not None:

@@ -93,7 +93,7 @@ class _Writer(Struct):
 
 
 class Watermarks:
-    """Watermarks of the streams. Call :meth:`load` first; :meth:`look` is a chore."""
+    """Watermarks of the streams. Call :meth:`load` first; :meth:`check_all` is a chore."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -179,14 +179,14 @@ class Watermarks:
 
     # --- what readers get ------------------------------------------------------------------------------------------
 
-    async def look(self, now_ms: int) -> None:
+    async def check_all(self, now_ms: int) -> None:
         """Write the due watermarks of streams whose first segment this node owns."""
         query = "SELECT DISTINCT topic FROM front_pravega_noted"
         rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
         mine = [topic for (topic,) in rows if self._segments.owners.is_mine(topic, 0)]
-        await self._rounds.each(mine, lambda name: self._look_at(name, now_ms))
+        await self._rounds.each(mine, lambda name: self._check(name, now_ms))
 
-    async def _look_at(self, name: str, now_ms: int) -> None:
+    async def _check(self, name: str, now_ms: int) -> None:
         topic = self._catalog.topics.get(name)
         if topic is None:
             return

@@ -75,7 +75,7 @@ class SegmentsAnywhere:
         node.peers.serve(_LOOK, _Look, self._answer_look)
         node.peers.serve(_TRUNCATE, _Cut, self._answer_truncate)
 
-    async def look(self, names: Sequence[str], timestamp: int = 0) -> Mapping[str, Known]:
+    async def look_up(self, names: Sequence[str], timestamp: int = 0) -> Mapping[str, Known]:
         """Return the positions of segments by name. ``timestamp``: in ms, 0 for the start."""
         found: dict[str, Known] = {}
         loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ class SegmentsAnywhere:
         found: list[Known] = []
         async for name in in_turns(names):
             segment = await self._segments.here(name)
-            found.append(Known(missing=True) if segment is None else await _known(segment, timestamp))
+            found.append(Known(missing=True) if segment is None else await _describe(segment, timestamp))
         return found
 
     async def _answer_look(self, request: _Look) -> _Found:
@@ -164,7 +164,7 @@ class SegmentsAnywhere:
         return _Done()
 
 
-async def _known(segment: Segment, timestamp: int) -> Known:
+async def _describe(segment: Segment, timestamp: int) -> Known:
     at = await segment.start_at(timestamp)
     start = at if timestamp <= 0 else await segment.start()
     ended = segment.ended  # read before the length: if it is set, the length is final

@@ -50,7 +50,7 @@ class Seen(NamedTuple):
     ended: bool
 
     @classmethod
-    def of(cls, segment: Segment) -> Seen:
+    def capture(cls, segment: Segment) -> Seen:
         """Return a segment's present state."""
         log = segment.log
         return cls(log.last_stable_offset, log.log_start_offset, log.is_open, segment.ended)
@@ -62,7 +62,7 @@ async def read(segment: Segment, request: ReadSegment, most: int, *, parked: boo
     name, position = request.segment, request.offset
     most = max(LEAST, min(request.suggested_length, most))
     while True:
-        seen = Seen.of(segment)  # before the first await, during which the segment may change
+        seen = Seen.capture(segment)  # before the first await, during which the segment may change
         try:
             start = await segment.start_for(position)
             ended = segment.ended
@@ -118,12 +118,12 @@ class Parked:
         self._again = again
         segment.log.add_waiter(self)
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Check whether the state has changed since ``seen``, before this waiter was added."""
         self.log_moved(self.segment.log)
 
     def log_moved(self, log: PartitionLog) -> None:
-        if Seen.of(self.segment) != self._seen:
+        if Seen.capture(self.segment) != self._seen:
             self.leave()
             self._again(self)
 
@@ -140,11 +140,11 @@ class ParkedMark:
     def __init__(self, segments: Segments, request: ReadSegment, again: Callable[[ParkedMark], None]) -> None:
         self.request = request
         self._again = again
-        self.leave = segments.wait_for_mark(request.segment, self._made)
+        self.leave = segments.wait_for_mark(request.segment, self._retry)
         """Stop waiting."""
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Do nothing: no change can be missed before this waiter was added."""
 
-    def _made(self) -> None:
+    def _retry(self) -> None:
         self._again(self)

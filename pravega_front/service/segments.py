@@ -351,7 +351,7 @@ class Segments:
             return
         catalog = self._node.catalog
         topic = catalog.topic(segment.topic)
-        if self.transactions.of(segment.topic):
+        if self.transactions.in_topic(segment.topic):
             raise NotPossible("the stream has open transactions, which the controller would abort")
         if [one.index for one in topic.active] != [segment.partition]:
             raise NotPossible("a stream's segment is sealed by the controller, which makes others in its place")

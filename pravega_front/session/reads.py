@@ -175,7 +175,7 @@ class Reads:
             raise Protest("too many reads wait at the ends of segments")
         self._parked.add(parked)
         connection.account.take(Kind.REQUESTS, _PARKED_BYTES)
-        parked.look()
+        parked.recheck()
 
     def _unpark(self) -> list[Parked | ParkedMark]:
         parked, self._parked = list(self._parked), set()

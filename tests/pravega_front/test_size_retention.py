@@ -27,5 +27,5 @@ async def test_a_stream_that_was_only_just_brought_is_left_alone() -> None:
     streams = SimpleNamespace(kept_by_size=lambda: [young, old, never_scaled])
     segments = SimpleNamespace(owners=Owners(Alone(1, AsyncMock()), 1, NoPeers()))
     controller: Any = SimpleNamespace(node=node, streams=streams, segments=segments)
-    await SizeRetention(controller).look(0)
+    await SizeRetention(controller).check_all(0)
     assert looked_at == [old]

@@ -70,7 +70,9 @@ class YdbService:
         self.states = SessionStates(node.budget)
         self.measures = Measures(node.budget)
         node.every(_EXPIRY_MS, self.measures.expire, "expiry of what is measured of YDB's topics")
-        self.topics.on_change.append(lambda topic: self.measures.settings_changed(topic, self.topics.of(topic.name)))
+        self.topics.on_change.append(
+            lambda topic: self.measures.settings_changed(topic, self.topics.get_settings(topic.name))
+        )
         timeout_s = self.settings.init_timeout_ms / 1000
         self.forwarding = Forwarding(node, timeout_s, self.principal, node.peers, node.owners)
         """Forwarding of streams and calls to other nodes."""

@@ -26,7 +26,7 @@ class Identity:
 
     def __init__(self, service: YdbService, stream: GrpcStream, refused: Callable[[GrpcRefusal], None]) -> None:
         self.principal: Principal = ANONYMOUS
-        """Principal at the last :meth:`look`."""
+        """Principal at the last :meth:`identify`."""
         self._service = service
         self._stream = stream
         self._refused = refused
@@ -35,10 +35,10 @@ class Identity:
 
     @property
     def is_old(self) -> bool:
-        """Return whether the last :meth:`look` is more than a minute ago."""
+        """Return whether the last :meth:`identify` is more than a minute ago."""
         return time.monotonic() - self._looked_at > _IDENTIFIED_S
 
-    def look(self) -> Principal:
+    def identify(self) -> Principal:
         """Authenticate the client again and return its principal. Raises GrpcRefusal."""
         principal = self.principal = self._service.principal(self._stream)
         self._forget()

@@ -99,7 +99,7 @@ class Merges:
     async def load(self) -> None:
         """Carry out decided merges and delete abandoned segments of large events, in the slots that this node owns or
         gains."""
-        self._node.catalog.before_sealing.append(self._settled)
+        self._node.catalog.before_sealing.append(self._keep_out)
         self._node.owners.on_gained.append(self._gained)
         self._node.owners.on_lost.append(self._lost)
         await self._take_up(self._loose_in(self._node.owners.mine))
@@ -159,7 +159,7 @@ class Merges:
     async def close(self) -> None:
         """Stop; the next start continues merges under way."""
         with suppress(ValueError):  # load() may not have been called
-            self._node.catalog.before_sealing.remove(self._settled)
+            self._node.catalog.before_sealing.remove(self._keep_out)
         tasks = self._running.tasks()
         for task in tasks:
             task.cancel()
@@ -205,7 +205,7 @@ class Merges:
             await self._segments.delete(name)
 
     @asynccontextmanager
-    async def _settled(self, topic: str) -> AsyncIterator[Also | None]:
+    async def _keep_out(self, topic: str) -> AsyncIterator[Also | None]:
         """Keep merges into a stream's segments out: decided merges are finished first, and no new ones begin inside.
         Entered by every seal of segments, through any protocol."""
         self._changing[topic] = self._changing.get(topic, 0) + 1

@@ -59,7 +59,7 @@ class OpenTransactions:
         """Return the transaction whose segments have that id in their names."""
         return self._by_hex.get(hex_id)
 
-    def of(self, topic: str) -> list[Transaction]:
+    def in_topic(self, topic: str) -> list[Transaction]:
         """Return the transactions of a stream."""
         return list(self._by_topic.get(topic, {}).values())
 

@@ -118,7 +118,7 @@ class Transactions:
         await self._move_ended()
         self._node.db.changes.mirror(FOLLOWED, _read, self._follow)
         rows = await self._node.db.run(lambda connection: _read(connection, None))
-        self._node.catalog.before_sealing.append(self.settled)
+        self._node.catalog.before_sealing.append(self.keep_out)
         self._node.catalog.on_change.append(self._changed)
         self._node.owners.on_gained.append(self._gained)
         self._follow(rows, None)
@@ -376,7 +376,7 @@ class Transactions:
         transaction.ended.set()
 
     @asynccontextmanager
-    async def settled(self, topic: str) -> AsyncIterator[Also | None]:
+    async def keep_out(self, topic: str) -> AsyncIterator[Also | None]:
         """Keep transactions of a stream out: open ones are waited for, then aborted, and none begins inside.
 
         A transaction is appended to the segments that existed when it began. So every seal of a segment, through any
@@ -390,7 +390,7 @@ class Transactions:
             for begun in list(self._beginning.get(topic, ())):
                 await begun.wait()
             await self._node.db.changes.catch_up()
-            for one in self.open.of(topic):
+            for one in self.open.in_topic(topic):
                 if one.state not in ENDED:
                     try:
                         async with asyncio.timeout_at(end):
@@ -407,7 +407,7 @@ class Transactions:
     def _changed(self, change: Change) -> None:
         """Drop a deleted stream's transactions: a recreated stream does not have them."""
         if change.kind is ChangeKind.DELETED and change.topic is not None:
-            for one in self.open.of(change.topic.name):
+            for one in self.open.in_topic(change.topic.name):
                 self._stream_gone(one)
 
     def _stream_gone(self, transaction: Transaction) -> None:
@@ -422,7 +422,7 @@ class Transactions:
 
     async def abort_all(self, topic: str) -> None:
         """Abort the open transactions of a stream, and wait until all have ended."""
-        for one in self.open.of(topic):
+        for one in self.open.in_topic(topic):
             await self.abort(one)
             await one.ended.wait()
 
@@ -470,7 +470,7 @@ class Transactions:
         try:
             while True:
                 self._more.discard(topic)
-                decided = [one for one in self.open.of(topic) if one.state is not TxnState.OPEN]
+                decided = [one for one in self.open.in_topic(topic) if one.state is not TxnState.OPEN]
                 for one in sorted(decided, key=lambda one: one.decided):
                     end = partial(self._try, one)
                     await carry_out(end, self._few, LogError, "end of a transaction", topic=topic)

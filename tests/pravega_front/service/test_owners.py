@@ -273,7 +273,7 @@ async def whoever_has_it_by_now_is_asked(made: ModuleType) -> None:
             peers.answers[2] = partial(_said, failing)
         cluster.moves(3)
         async with asyncio.timeout(PATIENCE_S):
-            assert (await found.look(["a"]))["a"].length == 30
+            assert (await found.look_up(["a"]))["a"].length == 30
         peers.answers[3] = lambda message: made._Done()
         cluster.has = 2
         cluster.moves(3)
@@ -283,7 +283,7 @@ async def whoever_has_it_by_now_is_asked(made: ModuleType) -> None:
 
 async def what_is_here_is_not_asked_for(made: ModuleType) -> None:
     found, _, peers, segment = anywhere(made, 1)
-    one = (await found.look(["a"]))["a"]
+    one = (await found.look_up(["a"]))["a"]
     assert (one.start, one.length) == (5, 9)
     assert not one.ended, "an end that was told before the last length is not final"
     for position, wanted in ((7, [7]), (5, []), (None, [9])):
@@ -298,7 +298,7 @@ async def what_is_here_is_not_asked_for(made: ModuleType) -> None:
 async def what_is_missing_is_told(made: ModuleType) -> None:
     found, _, peers, _ = anywhere(made, 2)
     peers.answers[2] = known(made, 20)
-    for call in (partial(found.look, ["a", "none"]), partial(found.truncate, "none")):
+    for call in (partial(found.look_up, ["a", "none"]), partial(found.truncate, "none")):
         with pytest.raises(SegmentMissing):
             await call()
     peers.answers[2] = lambda message: made._Done(missing=True)
@@ -313,7 +313,7 @@ async def many_are_asked_for_in_parts(made: ModuleType) -> None:
     found, _, peers, _ = anywhere(made, 2)
     peers.answers[2] = known(made, 20)
     names = [f"s{one}" for one in range(1200)]
-    assert list(await found.look(names)) == names
+    assert list(await found.look_up(names)) == names
     assert peers.sizes == [500, 500, 200]
 
 
@@ -322,7 +322,7 @@ async def an_owner_that_nobody_is_is_no_segment_of_this_node(made: ModuleType) -
     vars(made)["PATIENCE_S"] = 0.0
     found._owners.settled = _nobody
     with pytest.raises(NotOwner):
-        await found.look(["a"])
+        await found.look_up(["a"])
 
 
 async def _nobody(slot: int) -> None:

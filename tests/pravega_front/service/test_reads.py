@@ -54,7 +54,7 @@ async def test_what_happens_between_a_look_and_the_wait_is_told(change: Change) 
     await change(world, segment)
     again: list[Parked] = []
     parked = Parked(segment, request, seen, again.append)
-    parked.look()
+    parked.recheck()
     assert again == [parked]
     if not segment.loose_sealed:
         await append(world, segment)
@@ -80,7 +80,7 @@ async def test_what_happens_while_it_is_looked_is_told(change: Change, monkeypat
     seen = await read(segment, request, 100)
     if not isinstance(seen, Found):
         again: list[Parked] = []
-        Parked(segment, request, seen, again.append).look()
+        Parked(segment, request, seen, again.append).recheck()
         assert len(again) == 1
     await world.logs.close()
 
@@ -94,7 +94,7 @@ async def test_a_read_that_waits_is_called_when_its_segment_moves() -> None:
     assert isinstance(seen, Seen)
     again: list[Parked] = []
     parked = Parked(segment, request, seen, again.append)
-    parked.look()
+    parked.recheck()
     assert not again
     await append(world, segment)
     assert again == [parked]

@@ -148,15 +148,15 @@ def test_whoever_comes_and_goes(partitions: int, in_turns: bool, steps: list[tup
                 if step == "leave":
                     lab.leave(reader)
                 elif step == "heard":
-                    lab.share.heard(reader)
+                    lab.share.restore(reader)
                     lab.changed()
                 else:
                     if step == "silent":
-                        lab.share.silent(reader)
+                        lab.share.demote(reader)
                     reader.obey()
         lab.settle()
         for reader in lab.readers:
-            lab.share.heard(reader)
+            lab.share.restore(reader)
         lab.settle()
         lab.is_fair()
 
@@ -327,7 +327,7 @@ def test_who_does_not_answer_gets_nothing_that_others_read_until_it_is_heard_of(
     silent, other = lab.join(), lab.join()
     lab.settle()
     assert (len(silent.reads), len(other.reads)) == (2, 2)
-    lab.share.silent(silent)
+    lab.share.demote(silent)
     silent.asked.extend(silent.reads)  # they are taken from it
     silent.obey()
     assert (silent.reads, other.reads) == (set(), {0, 1, 2, 3})
@@ -336,10 +336,10 @@ def test_who_does_not_answer_gets_nothing_that_others_read_until_it_is_heard_of(
     lab.balance()
     assert other.reads == {0, 1, 2, 3, 4}
     assert not other.asked
-    lab.share.heard(silent)
+    lab.share.restore(silent)
     lab.settle()
     lab.is_fair()
-    lab.share.silent(silent)
+    lab.share.demote(silent)
     lab.leave(other)
     assert silent.reads == {0, 1, 2, 3, 4}, "better it than nobody"
 
@@ -349,16 +349,16 @@ def test_who_does_not_answer_is_passed_over_also_for_what_it_has_named() -> None
     silent, named = lab.join(0, 1), lab.join(0)
     lab.settle()
     assert 1 in silent.reads
-    lab.share.silent(silent)
+    lab.share.demote(silent)
     silent.asked.extend(silent.reads)
     silent.obey()
     assert (silent.reads, named.reads) == ({1}, {0}), "nobody else reads the one"
-    lab.share.silent(silent)
+    lab.share.demote(silent)
     anybody = lab.join()
     silent.asked.append(1)
     silent.obey()
     assert anybody.reads == {1}
-    lab.share.heard(silent)
+    lab.share.restore(silent)
     lab.settle()
     assert silent.reads == {1}
 

@@ -79,7 +79,7 @@ async def test_who_waits_for_each_answer_is_written_at_once() -> None:
         await lab.take(number)
         assert lab.log.batches[-1] == [number]
         lab.log.flush()
-        lab.appends.answered()
+        lab.appends.note_answer()
 
 
 async def test_what_comes_before_the_last_answer_is_one_batch() -> None:
@@ -90,15 +90,15 @@ async def test_what_comes_before_the_last_answer_is_one_batch() -> None:
     lab.log.flush()
     await lab.take(4)
     assert lab.log.batches == [[1]]
-    lab.appends.answered()
+    lab.appends.note_answer()
     assert lab.log.batches == [[1], [2, 3, 4]]
     lab.log.flush()
     await lab.take(5)
-    lab.appends.answered()
-    lab.appends.answered()
+    lab.appends.note_answer()
+    lab.appends.note_answer()
     await lab.take(6)
     assert lab.log.batches == [[1], [2, 3, 4]]
-    lab.appends.answered()
+    lab.appends.note_answer()
     assert lab.log.batches == [[1], [2, 3, 4], [5, 6]]
     lab.log.flush()
     assert not lab.appends.in_flight
@@ -109,19 +109,19 @@ async def test_the_last_answers_hold_nobody_up() -> None:
     for number in range(1, 10):
         await lab.take(number)
     lab.log.flush()
-    lab.appends.answered()
+    lab.appends.note_answer()
     lab.log.flush()
     await lab.take(10)
     for _ in range(5):
-        lab.appends.answered()
+        lab.appends.note_answer()
     assert lab.log.batches == [[1], list(range(2, 10))]
-    lab.appends.answered()
+    lab.appends.note_answer()
     assert lab.log.batches == [[1], list(range(2, 10)), [10]]
     await lab.take(11)
     lab.log.flush()
     assert len(lab.log.batches) == 3
     for _ in range(3):
-        lab.appends.answered()
+        lab.appends.note_answer()
     assert lab.log.batches[3:] == [[11]]
 
 
@@ -171,9 +171,9 @@ async def test_nothing_is_written_behind_what_was_refused() -> None:
     await lab.take(1)
     held = await lab.take(2)
     lab.log.fail()
-    lab.appends.answered()
+    lab.appends.note_answer()
     assert lab.log.batches == [[1]]
     assert not lab.appends.in_flight
     assert not held.undecided
-    await lab.appends.settled()
+    await lab.appends.await_decided()
     lab.appends.close()

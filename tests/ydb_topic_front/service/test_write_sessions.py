@@ -164,7 +164,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(node: Node) -> None
                 await asyncio.sleep(0)
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-            await session.settled()
+            await session.await_decided()
         stream.account.close()
     log = service.logs.get("t", 0)
     assert log is not None

@@ -119,7 +119,7 @@ class Waiting:
     def end(self, error: YdbError) -> None:
         self.errors.append(error)
 
-    async def settled(self) -> None: ...
+    async def await_decided(self) -> None: ...
 
 
 async def test_nobody_holds_memory_for_long_while_it_is_short() -> None:

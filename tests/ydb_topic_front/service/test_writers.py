@@ -19,7 +19,7 @@ class _Writer:
     def end(self, error: YdbError) -> None:
         self.error = error
 
-    async def settled(self) -> None:
+    async def await_decided(self) -> None:
         await self.fate.wait()
 
 

@@ -133,14 +133,14 @@ class Share(Generic[M]):
             if not named:
                 self._named.pop(partition, None)
 
-    def silent(self, member: M) -> None:
+    def demote(self, member: M) -> None:
         """Note that a session does not answer: until it is heard of again it gets only partitions that no other session
         can read."""
         if member in self._loads and member not in self._silent:
             self._withdraw(member)
             self._silent[member] = None
 
-    def heard(self, member: M) -> None:
+    def restore(self, member: M) -> None:
         """Note that a silent session has answered; does nothing for other sessions. Call :meth:`balance` after it."""
         if member in self._silent:
             del self._silent[member]
@@ -187,7 +187,7 @@ class Share(Generic[M]):
                     yield
             self._sealed = sealed
         for index in self._sealed:
-            self._look(infos[index])
+            self._refresh(infos[index])
             if not next(steps) % STEP:
                 yield
         some, self._to_give = self._to_give, {}
@@ -227,7 +227,7 @@ class Share(Generic[M]):
                 load = self._loads[holder] = self._loads[holder] + by
                 self._any.change(holder, load)
 
-    def _look(self, info: PartitionInfo) -> None:
+    def _refresh(self, info: PartitionInfo) -> None:
         """Update whether a partition is finished: it has ended and all of it is committed."""
         index = info.index
         if self._done(info):
@@ -242,7 +242,7 @@ class Share(Generic[M]):
         named = self._named.get(info.index)
         if not named and not self._any:
             for member in list(self._silent):  # a silent session is better than none
-                self.heard(member)
+                self.restore(member)
             named = self._named.get(info.index)
         if not named and not self._any:
             return  # it is visited again when a session joins that reads it

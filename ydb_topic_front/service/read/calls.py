@@ -35,14 +35,14 @@ async def commit_offset(service: YdbService, readers: Readers, request: Any, cal
     topic = service.topic_at(call, request.path, Operation.READ)
     consumer = request.consumer
     service.require(call, Operation.READ, Resource(ResourceKind.GROUP, consumer))
-    if consumer not in service.topics.of(topic.name).consumers:
+    if consumer not in service.topics.get_settings(topic.name).consumers:
         raise no_such_consumer(consumer, request.path)
     partition, offset = request.partition_id, request.offset
     if not 0 <= partition < len(topic.partitions):
         raise bad_request(f"topic '{request.path}' has no partition {partition}")
     log = service.log_to_read(topic, partition)
     await log.refresh()
-    await readers.coordination.known(consumer)
+    await readers.coordination.await_known(consumer)
     service.node.progress.require_free(consumer)
     if not 0 <= offset <= log.high_watermark:
         raise bad_request(f"offset {offset} of partition {partition}, which ends at {log.high_watermark}")

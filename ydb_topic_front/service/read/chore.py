@@ -10,7 +10,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Chore:
-    """A task that loops over :meth:`wanted`. The first :meth:`want` passes ``work`` to ``begin``, which starts the
+    """A task that loops over :meth:`await_work`. The first :meth:`want` passes ``work`` to ``begin``, which starts the
     task."""
 
     __slots__ = ("_begin", "_begun", "_wake", "_work")
@@ -28,7 +28,7 @@ class Chore:
             self._begun = True
             self._begin(self._work)
 
-    async def wanted(self) -> None:
+    async def await_work(self) -> None:
         """Wait, in the task, until :meth:`want` was called since the last return."""
         await self._wake.wait()
         self._wake.clear()

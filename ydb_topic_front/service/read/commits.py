@@ -139,7 +139,7 @@ class ReadCommits:
         ends."""
         partitions = self._partitions
         while True:
-            await self._storage.wanted()
+            await self._storage.await_work()
             if self._over():
                 return
             if not self._moved:

@@ -77,7 +77,7 @@ class Coordination(OwnedNames):
         if in_order:
             await self._progress.settled()
 
-    async def known(self, consumer: str) -> None:
+    async def await_known(self, consumer: str) -> None:
         """Wait until this node has read everything that is stored of a consumer. Raises YdbError if it does not
         coordinate it."""
         until = asyncio.get_running_loop().time() + _KNOWN_S

@@ -115,7 +115,7 @@ class ReadPartitions:
         reading.state = ReadingState.STOPPING
         self.pump.remove(reading)
         self._ask_to_stop(reading, graceful=True)
-        self._readers.asked(self._session, reading)
+        self._readers.note_question(self._session, reading)
 
     def take_back(self, reading: PartitionReading) -> None:
         """Take a partition from a client that did not answer in time, and tell it so."""
@@ -145,7 +145,7 @@ class ReadPartitions:
         """Drop all state: the session has ended."""
         self.pump.close()
         for reading in self._readings.values():
-            self._readers.answered(reading)
+            self._readers.note_answer(reading)
         self._service.states.change(-self._held)
         self._held = 0
         self._readings.clear()
@@ -162,7 +162,7 @@ class ReadPartitions:
     async def open_all(self) -> None:
         """Find where newly assigned partitions begin and ask the client to start them. Runs until the session ends."""
         while True:
-            await self._opening.wanted()
+            await self._opening.await_work()
             while self._to_open:
                 some = list(islice(self._to_open, _OPENED_AT_ONCE))
                 for reading in some:
@@ -179,7 +179,7 @@ class ReadPartitions:
         committed = None
         if self.consumer:
             committed = service.node.progress.committed(self.consumer, reading.topic, reading.partition)
-            consumer = service.topics.of(reading.topic).consumers.get(self.consumer)
+            consumer = service.topics.get_settings(reading.topic).consumers.get(self.consumer)
             if consumer is not None and consumer.HasField("read_from"):
                 not_before = max(not_before, consumer.read_from.seconds * 1000 + consumer.read_from.nanos // 1_000_000)
         reading.not_before_ms = not_before
@@ -209,7 +209,7 @@ class ReadPartitions:
         request.partition_offsets.end = max(request.partition_offsets.start, log.last_stable_offset)
         self._answers.put(message)
         if self.consumer:  # without a consumer no other session waits for the partition
-            self._readers.asked(self._session, reading)
+            self._readers.note_question(self._session, reading)
 
     # --- messages of the client -------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class ReadPartitions:
         offset = response.read_offset if response.HasField("read_offset") else None
         reading.started(offset, max(reading.place.offset, reading.commits.position))
         if reading.may_send:
-            self._readers.answered(reading)
+            self._readers.note_answer(reading)
             self.pump.add(reading)
 
     def stopped(self, response: Any) -> None:
@@ -266,7 +266,7 @@ class ReadPartitions:
     def _forget(self, reading: PartitionReading) -> None:
         """Remove a partition session. The partition is released as soon as its committed position is stored."""
         del self._readings[reading.session_id]
-        self._readers.answered(reading)
+        self._readers.note_answer(reading)
         self._remember(-READING_BYTES)
         self.commits.forget(reading)
         self._to_open.pop(reading, None)

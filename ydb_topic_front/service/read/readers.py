@@ -182,25 +182,25 @@ class Readers:
 
     # --- requests to clients --------------------------------------------------------------------------------------
 
-    def asked(self, session: ReadSession, reading: PartitionReading) -> None:
+    def note_question(self, session: ReadSession, reading: PartitionReading) -> None:
         """Note that a client was asked to start or stop a partition session and must answer within
         ``reader_answer_ms``."""
         self._asked.pop(reading, None)
         self._asked[reading] = time.monotonic(), session
 
-    def answered(self, reading: PartitionReading) -> None:
+    def note_answer(self, reading: PartitionReading) -> None:
         """Note that the client has answered, or need not any more."""
         self._asked.pop(reading, None)
 
-    def silent(self, session: ReadSession) -> None:
+    def demote(self, session: ReadSession) -> None:
         """Put a session whose client does not answer behind all others until it is heard of again."""
         for share in self._shares_of(session):
-            share.silent(session)
+            share.demote(session)
 
-    def heard(self, session: ReadSession) -> None:
+    def restore(self, session: ReadSession) -> None:
         """Restore a silent session whose client has sent a message."""
         for share in self._shares_of(session):
-            share.heard(session)
+            share.restore(session)
             self._balance_soon(share)
 
     def _shares_of(self, session: ReadSession) -> Iterator[Share[ReadSession]]:

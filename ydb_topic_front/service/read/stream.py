@@ -25,7 +25,7 @@ from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from bridges.net.quotas import Throttle
-from ydb_topic_front.failures import told
+from ydb_topic_front.failures import translate_error
 from ydb_topic_front.service.core import TICKET
 from ydb_topic_front.service.identity import Identity
 from ydb_topic_front.service.read.answers import ReadAnswers
@@ -125,7 +125,7 @@ class ReadStream:
         """Take a partition from a client that did not answer in time whether it starts it, or lets go of it."""
         if self._error is None:
             self._silent = True
-            self._readers.silent(self)
+            self._readers.demote(self)
             self._partitions.take_back(reading)
 
     def position_moved(self, topic: str, partition: int, offset: int) -> None:
@@ -153,7 +153,7 @@ class ReadStream:
         path = self._partitions.wanted[topic.name].path
         if change is ChangeKind.DELETED:
             self.end(unknown_topic(path))
-        elif self.consumer and self.consumer not in self._service.topics.of(topic.name).consumers:
+        elif self.consumer and self.consumer not in self._service.topics.get_settings(topic.name).consumers:
             self.end(no_such_consumer(self.consumer, path))
 
     def cut_if_stuck(self, since: float) -> None:
@@ -202,7 +202,7 @@ class ReadStream:
         try:
             await work
         except (YdbError, LogError) as error:
-            self.end(told(error))
+            self.end(translate_error(error))
         except GrpcRefusal as refusal:
             self._refused(refusal)
         except Exception as error:  # noqa: BLE001 - logged, counted and told
@@ -282,7 +282,7 @@ class ReadStream:
                 raise bad_request(f"{kind or 'an empty message'} cannot be here")
             if self._silent and kind != "update_token_request":  # SDKs send those even if the application hangs
                 self._silent = False
-                self._readers.heard(self)
+                self._readers.restore(self)
             await self._answers.few()
         self._half_closed = True
         self._wake.set()
@@ -295,7 +295,7 @@ class ReadStream:
             topic = service.topic_at(self._stream, wanted.path, Operation.READ)
             if topic.name in mine.topics:
                 raise bad_request(f"topic '{wanted.path}' is named twice")
-            if init.consumer and init.consumer not in service.topics.of(topic.name).consumers:
+            if init.consumer and init.consumer not in service.topics.get_settings(topic.name).consumers:
                 raise no_such_consumer(init.consumer, wanted.path)
             async for partition in in_turns(wanted.partitions):
                 if not 0 <= partition < len(topic.partitions):
@@ -303,7 +303,7 @@ class ReadStream:
             mine.topics[topic.name] = topic
             mine.wanted[topic.name] = wanted
         if init.consumer:
-            await self._readers.coordination.known(init.consumer)
+            await self._readers.coordination.await_known(init.consumer)
         self._identify()
         if init.consumer:
             self._readers.coordination.require(init.consumer)
@@ -328,7 +328,7 @@ class ReadStream:
         """Authenticate the client again and check that it may read its topics and consumer. Raises GrpcRefusal,
         YdbError."""
         service, stream = self._service, self._stream
-        principal = self._identity.look()
+        principal = self._identity.identify()
         if self.consumer:
             service.require(stream, Operation.READ, Resource(ResourceKind.GROUP, self.consumer), principal)
         for name in self._partitions.topics:

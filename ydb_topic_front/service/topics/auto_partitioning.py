@@ -35,7 +35,7 @@ Loads = dict[int, tuple[int, bool]]
 
 
 class AutoPartitioning:
-    """Checks the topics with auto-partitioning; :meth:`look` is a chore."""
+    """Checks the topics with auto-partitioning; :meth:`check_all` is a chore."""
 
     def __init__(self, service: YdbService) -> None:
         self._service = service
@@ -44,21 +44,21 @@ class AutoPartitioning:
         # One topic's change may wait, for appends that other protocols have promised; other topics go on meanwhile.
         self._rounds: Rounds[str] = service.node.rounds("auto-partitioning")
         interval_ms = service.settings.auto_partitioning_interval_ms
-        service.node.every(interval_ms, self.look, "auto-partitioning of YDB's topics")
+        service.node.every(interval_ms, self.check_all, "auto-partitioning of YDB's topics")
 
-    async def look(self, now_ms: int) -> None:
+    async def check_all(self, now_ms: int) -> None:
         """Check all topics with auto-partitioning, and split or merge their partitions as needed."""
         if self._began_ms is None or now_ms < self._began_ms:
             self._began_ms = now_ms
         growth: dict[PartitionLog, Growth] = {}
-        await self._rounds.each(self._service.topics.scaled(), lambda name: self._look_at(name, now_ms, growth))
+        await self._rounds.each(self._service.topics.scaled(), lambda name: self._check(name, now_ms, growth))
         self._growth = growth  # drops the partitions that are sealed or deleted by now
 
-    async def _look_at(self, name: str, now_ms: int, growth: dict[PartitionLog, Growth]) -> None:
+    async def _check(self, name: str, now_ms: int, growth: dict[PartitionLog, Growth]) -> None:
         topic = self._service.catalog.topics.get(name)
         if topic is None:
             return
-        settings = self._service.topics.of(topic.name)
+        settings = self._service.topics.get_settings(topic.name)
         bounds = thresholds(settings)
         loads = await self._loads(topic, bounds.window_ms, now_ms, growth)
         hot = [number for number, (grown, _) in loads.items() if grown >= bounds.hot]
@@ -87,7 +87,7 @@ class AutoPartitioning:
         service = self._service
         async with service.topics.changing(topic.name):
             # The topic may have changed meanwhile, and of several partitions only some may be allowed to change.
-            settings = service.topics.of(topic.name)
+            settings = service.topics.get_settings(topic.name)
             found = [one for one in topic.active if one.index in numbers]
             if len(found) < len(numbers) or not _may_change(topic, settings, merge=len(found) > 1):
                 return

@@ -67,7 +67,7 @@ class Descriptions:
         """Describe a topic, its partitions and its consumers."""
         service = self._service
         topic = service.topic_at(call, request.path, Operation.DESCRIBE)
-        settings = service.topics.of(topic.name)
+        settings = service.topics.get_settings(topic.name)
         size = 2 * settings.size + _PARTITION_BYTES * len(topic.partitions)
         service.admit(call, size + (_CONSUMER_BYTES * len(settings.consumers) if request.include_stats else 0))
         result = _TopicResult()
@@ -108,7 +108,7 @@ class Descriptions:
             raise bad_request(f"there is no partition {request.partition_id}")
         result = _PartitionResult()
         self._fill_partition(topic, info, result.partition, request.include_location)
-        _fill_keys(info, service.topics.of(topic.name).splits, result.partition)
+        _fill_keys(info, service.topics.get_settings(topic.name).splits, result.partition)
         if request.include_stats:
             self._fill_stats(topic, await self._opened(topic, info), result.partition.partition_stats)
         return result
@@ -118,7 +118,7 @@ class Descriptions:
         service = self._service
         topic = service.topic_at(call, request.path, Operation.DESCRIBE)
         service.require(call, Operation.DESCRIBE, Resource(ResourceKind.GROUP, request.consumer))
-        consumer = service.topics.of(topic.name).consumers.get(request.consumer)
+        consumer = service.topics.get_settings(topic.name).consumers.get(request.consumer)
         if consumer is None:
             raise YdbError(
                 Status.SCHEME_ERROR,

@@ -98,7 +98,7 @@ class Directories:
             mark(connection)
             _insert(connection, new)
 
-        await self._db.run(write, then=lambda _: self.made(new))
+        await self._db.run(write, then=lambda _: self.add(new))
 
     def keeping(self, paths: Sequence[str]) -> Callable[[Connection], None]:
         """Return a function that stores directories within the caller's transaction. Call :meth:`made` when that is
@@ -111,7 +111,7 @@ class Directories:
 
         return write
 
-    def made(self, paths: Iterable[str]) -> None:
+    def add(self, paths: Iterable[str]) -> None:
         """Note that directories are durably stored."""
         self._kept.update(paths)
 

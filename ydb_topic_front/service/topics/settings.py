@@ -64,7 +64,7 @@ class TopicSettings(Struct, frozen=True):
     """Encoded size in bytes."""
 
     @classmethod
-    def of(cls, wanted: Any) -> TopicSettings:
+    def parse(cls, wanted: Any) -> TopicSettings:
         """Make settings from a CreateTopicRequest, which the caller must not change afterwards."""
         strategy = int(wanted.partitioning_settings.auto_partitioning_settings.strategy)
         return cls(
@@ -80,7 +80,7 @@ class TopicSettings(Struct, frozen=True):
     @classmethod
     def stored(cls, data: bytes) -> TopicSettings:
         """Decode the bytes of :meth:`to_bytes`. Raises ``google.protobuf.message.DecodeError``."""
-        return cls.of(CreateTopicRequest.FromString(data))
+        return cls.parse(CreateTopicRequest.FromString(data))
 
     def to_bytes(self) -> bytes:
         """Encode the settings for the database."""
@@ -96,7 +96,7 @@ class Thresholds(NamedTuple):
     cold: int
 
 
-NONE = TopicSettings.of(CreateTopicRequest())
+NONE = TopicSettings.parse(CreateTopicRequest())
 """Settings of a topic without any from YDB's clients."""
 
 
@@ -299,7 +299,7 @@ def _checked(wanted: Any, twice: Status) -> TopicSettings:
         if consumer.name in names:
             raise YdbError(twice, f"there is a consumer '{consumer.name}' already", Issue.BAD_REQUEST)
         names.add(consumer.name)
-    return TopicSettings.of(wanted)
+    return TopicSettings.parse(wanted)
 
 
 def _check_many(consumers: Sized) -> None:

@@ -64,7 +64,7 @@ class TopicStore:
             if name not in now and name in self._known:
                 self._bytes -= self._known.pop(name).size
         for name, settings in now.items():
-            if settings != self.of(name):
+            if settings != self.get_settings(name):
                 self._keep(name, settings)
                 if (topic := self._catalog.topics.get(name)) is not None:
                     self._tell(topic)
@@ -75,7 +75,7 @@ class TopicStore:
             self._catalog.on_change.remove(self._changed)
         await self._work.drain()
 
-    def of(self, topic: str) -> TopicSettings:
+    def get_settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings; :data:`NONE` if YDB's clients have set none."""
         return self._known.get(topic, NONE)
 
@@ -92,11 +92,11 @@ class TopicStore:
         if topic is None:
             return
         if change.kind is ChangeKind.DELETED:
-            self._bytes -= self.of(topic.name).size
+            self._bytes -= self.get_settings(topic.name).size
             self._known.pop(topic.name, None)
 
     def _keep(self, topic: str, settings: TopicSettings) -> None:
-        self._bytes += settings.size - self.of(topic).size
+        self._bytes += settings.size - self.get_settings(topic).size
         self._known[topic] = settings
 
     def _check_room(self, more: int) -> None:
@@ -157,7 +157,7 @@ class TopicStore:
 
         def made() -> None:
             self._keep(name, settings)
-            self._directories.made(parents)
+            self._directories.add(parents)
 
         names = {PROTOCOL: path}
         return await self._catalog.create_topic(name, partitions, config, names, keys, also=also, then=made)
@@ -187,7 +187,7 @@ class TopicStore:
         name = topic.name
         async with self.changing(name):
             overtaken = self._db.changes.mark(FOLLOWED, ())
-            before = self.of(name)
+            before = self.get_settings(name)
             settings = change(before)
             self._check_room(max(0, settings.size - before.size))
             waits = retention_configuration(settings)

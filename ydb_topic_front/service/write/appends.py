@@ -83,7 +83,7 @@ class WriteAppends:
         unknown)."""
         self._log, self._batches, self._written = log, batches, written
 
-    async def settled(self) -> None:
+    async def await_decided(self) -> None:
         """Wait until the log has decided everything that was handed to it."""
         await self._settled.wait()
 
@@ -118,7 +118,7 @@ class WriteAppends:
         elif len(self._held) == 1:
             self._overdue.set(self._loop.time() + _PATIENCE_S)
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """Note that a decided request is being answered."""
         self._owed -= 1
         if self._owed <= self._few:

@@ -15,7 +15,7 @@ from bridges.catalog.lineage import KEY_SPACE, Takers
 from bridges.catalog.sql import upsert
 from bridges.errors import PartitionSealed
 from bridges.formats.producer import SeqNoStamp
-from ydb_topic_front.failures import told
+from ydb_topic_front.failures import translate_error
 from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def place_of(producer: bytes, takers: Takers) -> PartitionInfo:
     YdbError."""
     partitions = takers.partitions
     if not partitions:
-        raise told(PartitionSealed("the topic", ()))
+        raise translate_error(PartitionSealed("the topic", ()))
     number = int.from_bytes(md5(producer, usedforsecurity=False).digest(), "big")
     return takers.at(number % KEY_SPACE) or partitions[number % len(partitions)]
 

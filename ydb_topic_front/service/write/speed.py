@@ -69,7 +69,7 @@ class WriteSpeeds:
 
     def limits(self, topic: Topic) -> bool:
         """Return whether the topic has a write speed."""
-        return bool(self._topics.of(topic.name).wanted.partition_write_speed_bytes_per_second)
+        return bool(self._topics.get_settings(topic.name).wanted.partition_write_speed_bytes_per_second)
 
     @property
     def has_quotas(self) -> bool:
@@ -82,7 +82,7 @@ class WriteSpeeds:
         A writer that waits too long while memory is short is ended (:meth:`cut_waiting`); its stream then cancels this
         call.
         """
-        speed = speed_of(self._topics.of(topic.name))
+        speed = speed_of(self._topics.get_settings(topic.name))
         partitions = self._partitions.setdefault(topic.name, {})
         found = partitions.get(partition)
         if found is None:
@@ -120,7 +120,7 @@ class WriteSpeeds:
                 self._barrier.call("writer that waits", writer.end, YdbError(Status.OVERLOADED, message))
 
     def _changed(self, topic: Topic) -> None:
-        speed = speed_of(self._topics.of(topic.name))
+        speed = speed_of(self._topics.get_settings(topic.name))
         for one in self._partitions.get(topic.name, {}).values():
             one.bucket.change(speed)
             one.changed.set()

@@ -15,7 +15,7 @@ from bridges.cluster.ownership import owner_of
 from bridges.errors import LogUnavailable, NotOwner, PartitionSealed, PeerUnreachable
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.log.interfaces import Appended, note
-from ydb_topic_front.failures import told
+from ydb_topic_front.failures import translate_error
 from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def insisted_on(topic: Topic, init: WriteInit) -> int | None:
         if found is None:
             raise bad_request(f"partition {wanted} does not exist")
         if not found.is_active:
-            raise told(PartitionSealed(f"{topic.name}-{wanted}", found.children))
+            raise translate_error(PartitionSealed(f"{topic.name}-{wanted}", found.children))
     return wanted
 
 

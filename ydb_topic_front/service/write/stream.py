@@ -21,7 +21,7 @@ from anabranch_kit.run.sliced import advance
 from bridges.auth import NODE, Operation, Resource, ResourceKind
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
-from ydb_topic_front.failures import told
+from ydb_topic_front.failures import translate_error
 from ydb_topic_front.service.core import TICKET
 from ydb_topic_front.service.identity import Identity
 from ydb_topic_front.service.write.appends import WriteAppends
@@ -72,7 +72,7 @@ class WriteStream:
         self._appends = WriteAppends(
             stream.account,
             lambda: self._end is None,
-            lambda error: self.end(told(error)),
+            lambda error: self.end(translate_error(error)),
             self._moved.set,
             self._leave,
         )
@@ -100,9 +100,9 @@ class WriteStream:
         self._refusal = refusal.code, str(refusal)
         self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
 
-    async def settled(self) -> None:
+    async def await_decided(self) -> None:
         """Wait until the log has decided everything that was handed to it."""
-        await self._appends.settled()
+        await self._appends.await_decided()
 
     # --- the stream's life ------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class WriteStream:
             self._half_closed = raw is None
             self._moved.set()
         except (YdbError, LogError) as error:
-            self.end(told(error))
+            self.end(translate_error(error))
         except GrpcRefusal as refusal:
             self._refused(refusal)
         except Exception as error:  # noqa: BLE001 - logged, counted and told
@@ -194,7 +194,7 @@ class WriteStream:
                     raw = await self._service.node.works.finish(work, request.acks)
         finally:
             self._answered(request)
-            self._appends.answered()
+            self._appends.note_answer()
         self._writing.counts.done(time.monotonic() - request.arrived, request.size, len(raw))
         await self._stream.write(raw)
 
@@ -211,7 +211,7 @@ class WriteStream:
         if message.WhichOneof("client_message") != "init_request":
             raise bad_request("the first message of a stream is an init_request: write in not inited session")
         init = parse_init(message.init_request)
-        self._identity.look()
+        self._identity.identify()
         writers = self._writing.writers
         self._topic = topic = self._service.topic_at(self._stream, init.path, Operation.WRITE)
         writers.enter(topic, self)
@@ -237,7 +237,7 @@ class WriteStream:
         opened.last_seq_no = last
         opened.partition_id = log.partition
         opened.session_id = f"{init.producer.decode()}|{uuid.uuid4()}_{next(_numbers)}"
-        opened.supported_codecs.codecs.extend(sorted(self._service.topics.of(topic.name).codecs))
+        opened.supported_codecs.codecs.extend(sorted(self._service.topics.get_settings(topic.name).codecs))
         self._put(response.SerializeToString())
 
     async def _partition(self, topic: Topic, init: WriteInit) -> PartitionLog:
@@ -286,7 +286,7 @@ class WriteStream:
         match message.WhichOneof("client_message"):
             case "update_token_request":
                 self._stream.replace_header(TICKET, message.update_token_request.token)
-                self._identity.look()
+                self._identity.identify()
                 response = StreamWriteFromServer(status=Status.SUCCESS)
                 response.update_token_response.SetInParent()
                 self._put(response.SerializeToString())
@@ -302,11 +302,11 @@ class WriteStream:
         topic = self._topic
         assert topic is not None
         if self._identity.is_old:
-            self._identity.look()
+            self._identity.identify()
         if not self._service.node.authorizer.allows(self._identity.principal, Operation.WRITE, self._resource):
             message = f"access to topic {topic.name!r} is denied: you may not write it"
             raise YdbError(Status.UNAUTHORIZED, message, Issue.ACCESS_DENIED)
-        allowed = self._service.topics.of(topic.name).codecs
+        allowed = self._service.topics.get_settings(topic.name).codecs
         if codec not in allowed if allowed else codec not in _KNOWN_CODECS and codec < _FIRST_CUSTOM_CODEC:
             raise bad_request(f"codec {codec} is none of the topic's")
 

@@ -23,7 +23,7 @@ class Writer(Protocol):
     def end(self, error: YdbError) -> None:
         """Take nothing more, and end with ``error`` when everything in flight is answered."""
 
-    async def settled(self) -> None:
+    async def await_decided(self) -> None:
         """Wait until the log has decided everything the session has in flight."""
 
 
@@ -57,7 +57,7 @@ class Writers:
             before.end(YdbError(Status.SESSION_EXPIRED, message, Issue.WRONG_COOKIE))
         # A former session that was still waiting here has nothing in flight, but those it waited for may have.
         for former in list(self._former.get(key, ())):
-            await former.settled()
+            await former.await_decided()
             self._forget(key, former)
 
     def leave(self, topic: Topic, key: Key | None, writer: Writer) -> None:

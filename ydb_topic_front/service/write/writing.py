@@ -6,7 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from bridges.errors import PartitionSealed
-from ydb_topic_front.failures import told
+from ydb_topic_front.failures import translate_error
 from ydb_topic_front.service.write.producers import Producers
 from ydb_topic_front.service.write.speed import WriteSpeeds
 from ydb_topic_front.service.write.writers import Writers
@@ -40,7 +40,7 @@ class Writing:
         YdbError."""
         active, owners = topic.active, self.service.node.owners
         if not active:
-            raise told(PartitionSealed(topic.name, ()))
+            raise translate_error(PartitionSealed(topic.name, ()))
         for _ in range(min(len(active), _LOOKED_AT)):
             found = active[next(self._turn) % len(active)].index
             if owners.is_mine(owners.slot_of(topic.name, found)):
