@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from anabranch_kit.net.address import Address
 from bridges.net.grpc_server import GrpcLimits, GrpcServer
 from ydb_topic_front.dispatch import Registry
-from ydb_topic_front.service import auth, discovery, table_stubs
+from ydb_topic_front.service import connecting
 from ydb_topic_front.service.core import YdbService
 from ydb_topic_front.service.read import calls as read
 from ydb_topic_front.service.topics import auto_partitioning, describe, scheme
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
 #: Modules of the services; each has ``register(registry, service)``.
-SERVICES = (discovery, auth, topics, read, describe, scheme, table_stubs, write, auto_partitioning)
+SERVICES = (connecting, topics, read, describe, scheme, write, auto_partitioning)
 
 
 class YdbServer:
