@@ -337,7 +337,7 @@ ASKING: Sequence[Scenario] = [
     an_owner_that_nobody_is_is_no_segment_of_this_node,
 ]
 WITHOUT_ASKING = {
-    "another is asked for positions": ("except (NotOwner, PeerUnreachable):", "except ValueError:", "look"),
+    "another is asked for positions": ("except (NotOwner, PeerUnreachable):", "except ValueError:", "look_up"),
     "another is asked to truncate": ("except (NotOwner, PeerUnreachable):", "except ValueError:", "truncate"),
     "what is missing": ("if one.missing:", "if False:"),
     "what is missing there": ("        if done.missing:", "        if False:"),
