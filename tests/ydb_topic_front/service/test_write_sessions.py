@@ -15,7 +15,7 @@ from tests.ydb_topic_front.service.test_write import Session, refused
 from ydb_topic_front.front import YdbFront
 from ydb_topic_front.service.core import YdbService
 from ydb_topic_front.service.write.stream import WriteStream
-from ydb_topic_front.service.write.writers import Writing
+from ydb_topic_front.service.write.writing import Writing
 from ydb_topic_front.wire.messages import StreamWriteFromClient, StreamWriteFromServer
 from ydb_topic_front.wire.statuses import Issue, Status
 

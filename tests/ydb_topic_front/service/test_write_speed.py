@@ -132,7 +132,7 @@ async def test_nobody_holds_memory_for_long_while_it_is_short() -> None:
         ),
         settings=SimpleNamespace(writer_patience_ms=5_000),
         catalog=SimpleNamespace(on_change=[]),
-        topics=SimpleNamespace(on_change=[], of=lambda topic: SimpleNamespace(wanted=wanted)),
+        topics=SimpleNamespace(on_change=[], get_settings=lambda topic: SimpleNamespace(wanted=wanted)),
     )
     topic: Any = SimpleNamespace(name="t")
     speeds = WriteSpeeds(service, lambda: now)

@@ -26,7 +26,7 @@ from ydb_topic_front.service.core import TICKET
 from ydb_topic_front.service.identity import Identity
 from ydb_topic_front.service.write.appends import WriteAppends
 from ydb_topic_front.service.write.start import answer_others, bound_to, insisted_on, last_seq_no
-from ydb_topic_front.service.write.writers import Writing
+from ydb_topic_front.service.write.writing import Writing
 from ydb_topic_front.session.write_acks import Times, encode_at_once, encode_response
 from ydb_topic_front.session.write_batches import Batches
 from ydb_topic_front.session.write_init import WriteInit, parse_init
