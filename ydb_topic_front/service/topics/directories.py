@@ -101,7 +101,7 @@ class Directories:
         await self._db.run(write, then=lambda _: self.add(new))
 
     def keeping(self, paths: Sequence[str]) -> Callable[[Connection], None]:
-        """Return a function that stores directories within the caller's transaction. Call :meth:`made` when that is
+        """Return a function that stores directories within the caller's transaction. Call :meth:`add` when that is
         durable."""
         note = self._db.changes.note(_FOLLOWED, paths)
 
