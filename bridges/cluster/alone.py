@@ -54,9 +54,6 @@ class Alone:
     def owner(self, slot: int) -> Member:
         return self._member
 
-    def is_heard(self, member: Member) -> bool:
-        return True
-
     def is_mine(self, slot: int) -> bool:
         return True
 

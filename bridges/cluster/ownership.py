@@ -6,15 +6,12 @@ opened, and is closed when its slot is lost.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
 from bridges.cluster.members import Member, State
-from bridges.errors import NotOwner
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
@@ -42,6 +39,8 @@ class Ownership(Protocol):
     on_gone: list[Gone]
 
     @property
+    def node_id(self) -> int: ...
+    @property
     def nodes(self) -> Sequence[Member]:
         """The serving members, sorted by node id."""
         ...
@@ -63,10 +62,6 @@ class Ownership(Protocol):
 
     def owner(self, slot: int) -> Member | None:
         """Return the member that acts for a slot, as far as this node knows; None if there is none."""
-        ...
-
-    def is_heard(self, member: Member) -> bool:
-        """Return whether a member has shown a heartbeat a moment ago."""
         ...
 
     def is_mine(self, slot: int) -> bool:
@@ -113,8 +108,6 @@ class Membership(Ownership, Protocol):
     """A node's part in its cluster: ownership, and what the node itself needs besides."""
 
     @property
-    def node_id(self) -> int: ...
-    @property
     def keeper(self) -> Keeper:
         """The state of the members. Raises CannotMove without a cluster."""
 
@@ -143,28 +136,3 @@ class Others(Protocol):
 
 SERVING = frozenset({State.UP, State.LEAVING})
 """States of members that clients are told about."""
-
-PATIENCE_S = 15.0
-"""Seconds to wait for an owner: a member that ends abruptly is succeeded within a lease."""
-_LOOK_S = 0.05
-
-
-async def owner_of(
-    owners: Ownership, node_id: int, slot: Callable[[], int], patience_s: float = PATIENCE_S
-) -> Member | None:
-    """Wait until a member serves a slot and return it, None if it is this node. ``slot`` is called again at each look.
-
-    The member may have ended a moment ago: then it is unreachable, and the caller should call again. Raises NotOwner if
-    the slot has no owner for ``patience_s``.
-    """
-    until = time.monotonic() + patience_s
-    while True:
-        number = slot()
-        if owners.is_mine(number):
-            return None
-        owner = owners.owner(number)
-        if owner is not None and owner.state in SERVING and owner.node_id != node_id:
-            return owner
-        if time.monotonic() > until:
-            raise NotOwner("what is asked for", -1)
-        await asyncio.sleep(_LOOK_S)

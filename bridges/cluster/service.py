@@ -39,9 +39,6 @@ _CLOSED_AT_ONCE = 32
 CHANNEL = "anabranch_cluster"
 """The database's channel of notices that members or slots have changed."""
 
-_QUIET = 2.5
-"""Missed heartbeats after which a member may have ended, long before it is suspected."""
-
 _MARKED_S = 1.0
 """Seconds that a look waits until its mark is written: a bucket that does not answer accepts no range either."""
 _RETIRING_S = 0.05
@@ -365,9 +362,6 @@ class Cluster:
 
     def owner(self, slot: int) -> Member | None:
         return self._member.owner(slot) if slot >= 0 else None
-
-    def is_heard(self, member: Member) -> bool:
-        return self._member.still(member.start) < _QUIET * self._patience.heartbeat
 
     def is_mine(self, slot: int) -> bool:
         return slot in self._member.acting

@@ -16,7 +16,7 @@ from msgspec import Struct
 from anabranch_kit.memory.budget import Kind
 from bridges.catalog.group_view import GroupDirectory, GroupName, GroupView, Place
 from bridges.catalog.progress import Committed
-from bridges.cluster.ownership import owner_of
+from bridges.cluster.at_owner import at_owner
 from bridges.errors import NotOwner
 
 if TYPE_CHECKING:
@@ -101,14 +101,15 @@ class GroupStates:
         """
         return {} if len(self._owners.nodes) < 2 else {"coordinator": self._owners.node_id}
 
-    async def _owner(self, name: GroupName) -> Member | None:
-        return await owner_of(self._owners, self._owners.node_id, partial(self._owners.slot_of_key, *name))
-
     async def find(self, name: GroupName) -> GroupState:
         """Return the state of a group from its coordinator. Raises NotOwner, PeerUnreachable."""
-        owner = await self._owner(name)
-        if owner is None:
+
+        async def here() -> GroupState:
             return self._here(name)
+
+        return await at_owner(self._owners, partial(self._owners.slot_of_key, *name), here, partial(self._ask, name))
+
+    async def _ask(self, name: GroupName, owner: Member) -> GroupState:
         stream = await self._peers.stream(owner, _STATE, _Asked(*name))
         try:
             raw = await stream.read()
@@ -122,10 +123,12 @@ class GroupStates:
 
     async def set_positions(self, wanted: NewPositions) -> Refusal:
         """Set positions of a group without members, all or none. Raises NotOwner, PeerUnreachable, LogError."""
-        owner = await self._owner((wanted.space, wanted.group))
-        if owner is None:
-            return await self._set_here(wanted)
-        return await self._peers.ask(owner, _SET, wanted, Refusal)
+        return await at_owner(
+            self._owners,
+            partial(self._owners.slot_of_key, wanted.space, wanted.group),
+            lambda: self._set_here(wanted),
+            lambda owner: self._peers.ask(owner, _SET, wanted, Refusal),
+        )
 
     # --- at the coordinator -----------------------------------------------------------------------------------------
 
@@ -152,6 +155,9 @@ class GroupStates:
             (wanted.topic, partition, Committed(target, commit_ms=wanted.now_ms))
             for partition, _, target in wanted.rows
         ]
+        before = (state.positions.get((topic, partition)) for topic, partition, _ in positions)
+        if all(one is not None and one.commit_ms == wanted.now_ms for one in before):
+            return Refusal("")  # the answer to the first of these requests was lost
         if await progress.commit_if(wanted.group, expected, positions):
             return Refusal(f"group {wanted.group!r} has committed positions meanwhile: nothing was changed")
         return Refusal("")

@@ -53,11 +53,10 @@ class AmongOthers(ByItself):
     def elsewhere(self, catalog: Catalog, barrier: Barrier, logs: Logs) -> ReadableElsewhere:
         cluster = self._cluster
         cluster.open_logs = logs.opener.count_taken
-        return LogsElsewhere(self._peers, cluster, cluster.node_id, logs, catalog.id_of, barrier)
+        return LogsElsewhere(self._peers, cluster, logs, catalog.id_of, barrier)
 
     def forwarding(self, catalog: Catalog, barrier: Barrier, logs: Logs) -> Elsewhere:
-        node_id, here = self._cluster.node_id, partial(append_here, logs)
-        return ForwardedAppends(self._peers, self._cluster, node_id, here, catalog.id_of, barrier)
+        return ForwardedAppends(self._peers, self._cluster, partial(append_here, logs), catalog.id_of, barrier)
 
     async def listen(self, at: Address, tls: ssl.SSLContext | None, towards: ssl.SSLContext | None) -> Address:
         return await self._peers.listen(at, tls, towards)

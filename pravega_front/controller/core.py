@@ -100,5 +100,5 @@ class Controller:
         store = segment_store_of(listener)
         own = self.addresses.get(store, ("", 0))
         owners = self.segments.owners
-        owner = await owners.reached(self.segments.slot_of_name(segment))
+        owner = await owners.find_reachable(self.segments.slot_of_name(segment))
         return own if owner is None else owners.address(owner, store) or own

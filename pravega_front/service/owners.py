@@ -8,9 +8,7 @@ client asks only once in its life where a table is.
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import time
 import uuid
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -18,8 +16,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from bridges.catalog.topic import Beside
-from bridges.cluster.ownership import SERVING
-from bridges.errors import LogError, NotOwner
+from bridges.cluster.at_owner import at_owner, find_owner, patiently
+from bridges.errors import NotOwner, PeerUnreachable
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
@@ -29,12 +27,9 @@ _NAMED = "pravega segment"
 PATIENCE_S = 10.0
 """How long a request waits for a slot to get an owner. Java's client retries after 1, 10, 100, 1000 and 10,000 ms, so
 waiting for the owner is better than a quick refusal."""
-_LOOK_S = 0.05
 _TRIES = 1000
 _ANSWER_S = 1.0
 _ALIVE = "pravega are you there"
-LISTENER = "cluster"
-"""Name of the listener between nodes (:mod:`bridges.cluster.peers`, which only members of a cluster import)."""
 
 
 class _Alive(Struct):
@@ -76,59 +71,36 @@ class Owners:
                 return Beside(f"{_NAMED}\0{key}".encode(), (0,))  # hashes to the same slot
         return None
 
-    def is_this(self, member: Member) -> bool:
-        """Return whether ``member`` is this node."""
-        return member.node_id == self._node_id
-
     def is_mine(self, topic: str, partition: int) -> bool:
         """Return whether this node owns a partition."""
         return self._owners.is_mine(self._owners.slot_of(topic, partition))
 
     async def require(self, slot: int, what: str) -> None:
         """Raise NotOwner unless this node acts for a slot. Waits while the slot has no owner."""
-        owner = await self.settled(slot)
-        if not self._owners.is_mine(slot):
-            raise NotOwner(what, -1 if owner is None or owner.node_id == self._node_id else owner.node_id)
 
-    async def settled(self, slot: int) -> Member | None:
-        """Return the owner of a slot, waiting up to :data:`PATIENCE_S` for an owner that acts and was heard of
-        recently. None if the slot has no owner."""
-        owners = self._owners
-        if slot < 0:
-            return None  # the topic is gone
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            owner = owners.owner(slot)
-            if owner is not None and self._acts(owners, owner, slot):
-                return owner
-            if time.monotonic() > until:
-                return owner
-            await asyncio.sleep(_LOOK_S)
+        async def find() -> Member | None:
+            return find_owner(self._owners, slot, what)
 
-    async def reached(self, slot: int) -> Member | None:
-        """Return the owner of a slot like :meth:`settled`, but only after it has just answered. Rust's client asks
-        once where a segment is and retries there for ever, so it must not get the address of a node that has just
-        stopped."""
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            owner = await self.settled(slot)
-            if owner is None or self.is_this(owner) or await self._answers(owner) or time.monotonic() > until:
-                return owner
-            await asyncio.sleep(_LOOK_S)
+        owner = await patiently(find, PATIENCE_S if slot >= 0 else 0)
+        if owner is not None:
+            raise NotOwner(what, owner.node_id)
 
-    async def _answers(self, member: Member) -> bool:
-        if LISTENER not in member.addresses:
-            return True  # it cannot be probed; heartbeats are all there is
+    async def find_reachable(self, slot: int) -> Member | None:
+        """Return the owner of a slot once it has just answered; None if it is this node. Rust's client asks once where
+        a segment is and retries there for ever, so it must not get the address of a node that has just stopped. After
+        :data:`PATIENCE_S`, return the owner that this node knows."""
+
+        async def here() -> None:
+            return None
+
+        async def probe(owner: Member) -> Member:
+            await self._peers.ask(owner, _ALIVE, _Alive(), _Alive, _ANSWER_S)
+            return owner
+
         try:
-            await self._peers.ask(member, _ALIVE, _Alive(), _Alive, _ANSWER_S)
-        except LogError:
-            return False
-        return True
-
-    def _acts(self, owners: Ownership, owner: Member, slot: int) -> bool:
-        if owner.node_id == self._node_id:
-            return owners.is_mine(slot)
-        return owner.state in SERVING and owners.is_heard(owner)
+            return await at_owner(self._owners, lambda: slot, here, probe, PATIENCE_S if slot >= 0 else 0)
+        except (NotOwner, PeerUnreachable):
+            return self._owners.owner(slot)
 
     def address(self, member: Member, listener: str) -> tuple[str, int] | None:
         """Return the address for clients of another node's listener; None if it has no listener of that name."""

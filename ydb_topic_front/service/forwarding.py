@@ -8,14 +8,13 @@ A request is forwarded at most once. The node it was forwarded to serves it, or 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind
+from bridges.cluster.at_owner import at_owner
 from bridges.cluster.forwarded_grpc import ForwardedStream, Opening, forward, opening_of, read_answer
-from bridges.cluster.ownership import PATIENCE_S, owner_of
-from bridges.errors import LogError, NotOwner, PeerUnreachable
+from bridges.errors import LogError, LogUnavailable, NotOwner, PeerUnreachable
 from bridges.net.grpc_server import GrpcRefusal, Unary
 from ydb_topic_front.wire.statuses import Status, YdbError
 
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
 KIND = "ydb"
-_SLICE_S = 0.5
-_AGAIN_S = 0.1
 
 FindSlot = Callable[[bytes, "GrpcStream"], Awaitable[Callable[[], int] | None]]
 """Takes a stream's first message and returns a function that finds the slot, or None when any node may serve it.
@@ -109,34 +106,46 @@ class Forwarding:
     async def ask(self, slot: Callable[[], int], opening: Opening, raw: bytes) -> bytes | None:
         """Return the answer of a slot's owner; None if that is this node, or the slot has no owner. Raises
         GrpcRefusal."""
-        until = time.monotonic() + PATIENCE_S
-        while found := await self._at_owner(slot, opening, lambda: time.monotonic() < until):
-            owner, peer = found
+
+        async def here() -> None:
+            return None
+
+        async def there(owner: Member) -> bytes | None:
+            peer = await self._peers.stream(owner, KIND, opening)
             try:
                 await peer.write(raw)
                 answer = await read_answer(peer)
-                if answer is not None:
-                    return answer
-            except PeerUnreachable:
-                await asyncio.sleep(_AGAIN_S)
             finally:
                 self._peers.left_stream(owner, peer)
-        return None
+            if answer is None:
+                raise PeerUnreachable(f"node {owner.node_id} has ended {opening.method} without an answer")
+            return answer
 
-    async def _at_owner(
-        self, slot: Callable[[], int], opening: Opening, goes_on: Callable[[], bool]
+        try:
+            return await at_owner(self._owners, slot, here, there)
+        except (NotOwner, PeerUnreachable):
+            return None
+
+    async def _open(
+        self, stream: GrpcStream, slot: Callable[[], int], opening: Opening
     ) -> tuple[Member, PeerStream] | None:
-        """Open a stream to a slot's owner. Returns None if the owner is this node, if there is none, or if none was
-        reached while ``goes_on()``."""
-        while goes_on():
-            try:
-                owner = await owner_of(self._owners, self._node.node_id, slot, _SLICE_S)
-                return None if owner is None else (owner, await self._peers.stream(owner, KIND, opening))
-            except NotOwner:
-                continue
-            except PeerUnreachable:
-                await asyncio.sleep(_AGAIN_S)
-        return None
+        """Open a stream to a slot's owner. Returns None if that is this node, none was reached, or this node stops."""
+
+        def find() -> int:
+            if stream.draining:
+                raise LogUnavailable("the node is stopping")
+            return slot()
+
+        async def here() -> None:
+            return None
+
+        async def there(owner: Member) -> tuple[Member, PeerStream]:
+            return owner, await self._peers.stream(owner, KIND, opening)
+
+        try:
+            return await at_owner(self._owners, find, here, there)
+        except LogUnavailable:
+            return None
 
     async def _led(
         self, stream: GrpcStream, method: str, raw: bytes, find: FindSlot, lost: Callable[[YdbError], bytes]
@@ -148,10 +157,7 @@ class Forwarding:
             return False
         if slot is None:
             return False
-        until = time.monotonic() + PATIENCE_S
-        found = await self._at_owner(
-            slot, opening_of(stream, method), lambda: not stream.draining and time.monotonic() < until
-        )
+        found = await self._open(stream, slot, opening_of(stream, method))
         if found is None:
             return False
         owner, peer = found

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridges.cluster.at_owner import AGAIN_S, find_owner
 from bridges.cluster.lane import Answers
-from bridges.cluster.ownership import owner_of
 from bridges.cluster.peers import LaneOpening
 from bridges.cluster.told_errors import heard, tell
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
@@ -43,7 +43,6 @@ KIND = "append"
 _AT_ONCE = 16_384
 """Most batches of one other node that are being appended."""
 _BYTES_AT_ONCE = 32 * 1024 * 1024
-_AGAIN_S = 0.05
 _WORTH_S = 30.0
 """Seconds for which a batch is sent again: clients wait no longer."""
 
@@ -57,12 +56,9 @@ class ForwardedAppends:
     """The forwarded appends of one node (see :class:`.partitions.Elsewhere`). ``here`` appends to its own logs;
     ``identify`` returns a topic's id, because a topic that was made again under its name is another one."""
 
-    def __init__(
-        self, peers: Peers, owners: Ownership, node_id: int, here: Here, identify: Identify, barrier: Barrier
-    ) -> None:
+    def __init__(self, peers: Peers, owners: Ownership, here: Here, identify: Identify, barrier: Barrier) -> None:
         self._peers = peers
         self._owners = owners
-        self._node_id = node_id
         self._barrier = barrier
         self._here = here
         self._identify = identify
@@ -103,9 +99,9 @@ class ForwardedAppends:
             while place.waiting:
                 try:
                     await self._some(place)
-                except PeerUnreachable as error:
+                except (NotOwner, PeerUnreachable) as error:
                     _log.debug("an owner does not answer", topic=place.topic, error=str(error))
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(AGAIN_S)
                 except LogError as error:
                     self._refuse(place, error)
                 self._give_up_old(place)
@@ -142,7 +138,7 @@ class ForwardedAppends:
         topic_id = self._identify(place.topic)
         if topic_id is None:
             raise LogDeleted(f"{place} is not served any more")
-        owner = await owner_of(owners, self._node_id, lambda: owners.slot_of(place.topic, place.partition))
+        owner = find_owner(owners, owners.slot_of(place.topic, place.partition), str(place))
         if owner is None:
             while place.waiting:
                 one = place.waiting.popleft()
@@ -179,7 +175,7 @@ class ForwardedAppends:
             await place.wake.wait()
         place.waiting.extendleft(one for one in reversed(place.sent) if not one.answered)
         place.sent.clear()
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(AGAIN_S)
 
     def _answered(self, place: _Place, one: _Forwarded, answer: AppendAnswer | None) -> None:
         """Process the owner's answer; None: it will never come."""

@@ -21,17 +21,18 @@ import msgspec
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.task_set import TaskSet
+from bridges.cluster.at_owner import AGAIN_S, PATIENCE_S, at_owner
 from bridges.cluster.lane import Answers
-from bridges.cluster.ownership import PATIENCE_S, owner_of
 from bridges.cluster.peers import LaneOpening
 from bridges.cluster.told_errors import Told, heard, tell
-from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
+from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Phase
 from bridges.log.transactions.partition_transactions import Aborted
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
+    from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peer_stream import PeerStream
     from bridges.cluster.peers import Peers
@@ -46,8 +47,7 @@ _WATCHED_S = 20.0
 """Seconds after which a watch is answered even if nothing has moved."""
 _ASKED_S = 30.0
 _SHORT_S = 0.1
-"""Seconds for which a read waits for an owner: other partitions are read meanwhile."""
-_AGAIN_S = 0.1
+"""Patience of a read: other partitions are read meanwhile."""
 _AT_ONCE = 65_536
 """Most questions of one other node in work: a watch of a log is one, too."""
 _BYTES_AT_ONCE = 64 * 1024 * 1024
@@ -140,7 +140,6 @@ class LogsElsewhere:
         self,
         peers: Peers,
         owners: Ownership,
-        node_id: int,
         logs: Logs,
         identify: Callable[[str], bytes | None],
         barrier: Barrier,
@@ -148,7 +147,6 @@ class LogsElsewhere:
         self.owners = owners
         self.barrier = barrier
         self._peers = peers
-        self._node_id = node_id
         self._logs = logs
         self._identify = identify
         self._known: dict[tuple[str, int, bytes], LogElsewhere] = {}
@@ -175,20 +173,22 @@ class LogsElsewhere:
         await self.tasks.close()
 
     async def ask(self, question: Question, patience_s: float) -> Answer:
-        """Return the owner's answer. Raises its LogError; NotOwner if there is no owner within ``patience_s``;
-        PeerUnreachable."""
-        if self._identify(question.topic) != question.topic_id:
-            raise LogDeleted(f"{question.topic}-{question.partition} was deleted")
-        slot = partial(self.owners.slot_of, question.topic, question.partition)
-        owner = await owner_of(self.owners, self._node_id, slot, patience_s)
-        if owner is None:
-            return await self._answer(question)
-        lane = self._peers.lane(owner, KIND, _decode_answer)
-        encode = lambda number: msgspec.msgpack.encode(msgspec.structs.replace(question, number=number))  # noqa: E731
-        answer = await lane.ask(encode, _ASKED_S)
-        if answer.error is not None:
-            raise heard(answer.error)
-        return answer
+        """Return the owner's answer. Raises its LogError, and as :func:`bridges.cluster.at_owner.at_owner`."""
+
+        def slot() -> int:
+            if self._identify(question.topic) != question.topic_id:
+                raise LogDeleted(f"{question.topic}-{question.partition} was deleted")
+            return self.owners.slot_of(question.topic, question.partition)
+
+        async def there(owner: Member) -> Answer:
+            lane = self._peers.lane(owner, KIND, _decode_answer)
+            numbered = partial(msgspec.structs.replace, question)
+            answer = await lane.ask(lambda number: msgspec.msgpack.encode(numbered(number=number)), _ASKED_S)
+            if answer.error is not None:
+                raise heard(answer.error)
+            return answer
+
+        return await at_owner(self.owners, slot, lambda: self._answer(question), there, patience_s)
 
     # --- for others -------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class LogsElsewhere:
         least = log.measure(question.offset, 1) or _UNKNOWN_BATCH
         most = max(least, min(question.max_bytes, _LARGEST_READ))
         while not (held := stream.account.grant(Kind.READS, most, least)):  # noqa: ASYNC110
-            await asyncio.sleep(_AGAIN_S)  # others release theirs; the asker has a timeout
+            await asyncio.sleep(AGAIN_S)  # others release theirs; the asker has a timeout
         return held
 
     def _log(self, question: Question) -> PartitionLog:
@@ -352,7 +352,7 @@ class LogElsewhere:
     async def refresh(self) -> None:
         """Return when the present state is known. If that fails, or is cancelled, no state counts as known any more."""
         try:
-            found = (await self._ask_patiently(Op.STATE)).found
+            found = (await self._ask(Op.STATE)).found
         except (LogError, asyncio.CancelledError):
             if self.phase is Phase.OPEN:
                 self.phase = Phase.CLOSED
@@ -362,11 +362,11 @@ class LogElsewhere:
 
     async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """Ask the owner for :meth:`bridges.log.partition.partition_log.PartitionLog.find_timestamp`."""
-        return self._told((await self._ask_patiently(Op.TIME, timestamp)).found).record
+        return self._told((await self._ask(Op.TIME, timestamp)).found).record
 
     async def find_aborted(self, start: int, end: int) -> tuple[int, Sequence[Aborted]]:
         """Ask the owner for :meth:`bridges.log.partition.partition_log.PartitionLog.find_aborted`."""
-        found = self._told((await self._ask_patiently(Op.ABORTED, start, end)).found)
+        found = self._told((await self._ask(Op.ABORTED, start, limit=end)).found)
         return found.reached, found.aborted
 
     def _told(self, found: Found | None) -> Found:
@@ -375,21 +375,11 @@ class LogElsewhere:
             raise LogUnavailable(f"the owner of {place} has an earlier release, which other nodes cannot ask for this")
         return found
 
-    async def _ask_patiently(self, op: Op, offset: int = 0, limit: int = 0) -> Answer:
-        until = asyncio.get_running_loop().time() + PATIENCE_S
-        while True:
-            try:
-                return await self._ask(op, offset, limit=limit, patience_s=PATIENCE_S)
-            except (NotOwner, PeerUnreachable):
-                if asyncio.get_running_loop().time() > until:
-                    raise
-                await asyncio.sleep(_AGAIN_S)
-
     async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]:
-        return (await self._ask(Op.COMMITTED, offset, max_bytes)).batches
+        return (await self._ask(Op.COMMITTED, offset, max_bytes, patience_s=_SHORT_S)).batches
 
     async def read_batches(self, offset: int, max_bytes: int, limit: int = 1 << 62) -> list[StoredBatch]:
-        return (await self._ask(Op.BATCHES, offset, max_bytes, limit)).batches
+        return (await self._ask(Op.BATCHES, offset, max_bytes, limit, _SHORT_S)).batches
 
     def add_waiter(self, waiter: Any) -> None:
         """Call ``waiter`` when the log has moved beyond the state known here."""
@@ -408,11 +398,11 @@ class LogElsewhere:
         while self._waiters:
             before = self._state
             try:
-                await self._ask(Op.WATCH, patience_s=PATIENCE_S)
+                await self._ask(Op.WATCH)
             except LogDeleted:
                 self.phase = Phase.DELETED
             except LogError:
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
                 continue
             if self.phase is Phase.DELETED or _moved(self._state, before):
                 for waiter in list(self._waiters):
@@ -421,7 +411,7 @@ class LogElsewhere:
                 return
 
     async def _ask(
-        self, op: Op, offset: int = 0, max_bytes: int = 0, limit: int = 0, patience_s: float = _SHORT_S
+        self, op: Op, offset: int = 0, max_bytes: int = 0, limit: int = 0, patience_s: float = PATIENCE_S
     ) -> Answer:
         asked = Question(0, op, self.topic, self._topic_id, self.partition, offset, max_bytes, limit, self._state)
         answer = await self._all.ask(asked, patience_s)

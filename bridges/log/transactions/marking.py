@@ -39,7 +39,8 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from anabranch_kit.run.awaited import awaited
-from bridges.errors import LogDeleted, LogUnavailable, NotOwner, PartitionSealed
+from bridges.cluster.at_owner import share_out
+from bridges.errors import LogDeleted, LogUnavailable, PartitionSealed
 from bridges.log.transactions.open_transaction import OpenTransaction, Place
 
 if TYPE_CHECKING:
@@ -148,21 +149,8 @@ class Markers:
     async def share_out(self, places: Iterable[Place]) -> tuple[list[Place], list[tuple[Member, list[Place]]]]:
         """Return the partitions of this node, and those of other nodes by owner; without deleted ones. Raises
         LogError."""
-        here: list[Place] = []
-        elsewhere: dict[int, tuple[Member, list[Place]]] = {}
-        for place in places:
-            if await self.find(place) is None:
-                continue
-            owners = self._owners
-            slot = owners.slot_of(*place)
-            if owners.is_mine(slot):
-                here.append(place)
-                continue
-            owner = owners.owner(slot)
-            if owner is None:
-                raise NotOwner(f"{place[0]}-{place[1]}", -1)
-            elsewhere.setdefault(owner.start, (owner, []))[1].append(place)
-        return here, list(elsewhere.values())
+        present = [place for place in places if await self.find(place) is not None]
+        return share_out(self._owners, present, lambda place: self._owners.slot_of(*place))
 
     async def find(self, place: Place) -> PartitionLog | None:
         """Return the log of a partition, whichever node owns it; None if it was deleted. Raises LogError."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from anabranch_kit.run.turns import in_turns
+from bridges.cluster.at_owner import at_owner
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.transactions.marking import End, Markers
 from kafka_front.service.brokers import TRANSACTION
@@ -207,10 +208,17 @@ class OwnedTransactions(OwnedKeys):
         """Add partitions and groups to a transaction, which any node may coordinate; return the error code."""
         if self.owns(name):
             return await self._add_here(name, producer_id, epoch, places, groups)
+        asked = AddParts(name, producer_id, epoch, places, groups)
         try:
-            owner = self._owner_of(self.slot(name), name)
-            parts = AddParts(name, producer_id, epoch, places, groups)
-            return (await self._peers.ask(owner, "kafka transaction parts", parts, Code)).code
+            # Without patience: the client's other requests wait behind this one, and it retries.
+            code = await at_owner(
+                self._owners,
+                lambda: self.slot(name),
+                lambda: self._asked_to_add(asked),
+                lambda owner: self._peers.ask(owner, "kafka transaction parts", asked, Code),
+                patience_s=0,
+            )
+            return code.code
         except LogError:
             return NOT_AVAILABLE
 
@@ -240,8 +248,14 @@ class OwnedTransactions(OwnedKeys):
         LogError."""
         if self.owns(name):
             return await self._service.abort(name)
-        owner = self._owner_of(self.slot(name), name)
-        return (await self._peers.ask(owner, "kafka transaction abort", Abort(name), Code)).code
+        asked = Abort(name)
+        code = await at_owner(
+            self._owners,
+            lambda: self.slot(name),
+            lambda: self._asked_to_abort(asked),
+            lambda owner: self._peers.ask(owner, "kafka transaction abort", asked, Code),
+        )
+        return code.code
 
     async def _asked_to_abort(self, asked: Abort) -> Code:
         self._require_mine(asked.name)
@@ -268,25 +282,21 @@ class OwnedTransactions(OwnedKeys):
         """Make the positions of a transaction valid, or discard them. Raises LogError."""
         decided = _Decided.of(transaction)
         for group in sorted(transaction.groups):
-            slot = self._owners.slot_of_key(self._node.progress.space, group)
-            if self._owners.is_mine(slot):
-                await self._end_here(decided, group)
-            else:
-                owner = self._owner_of(slot, f"group {group!r}")
-                await self._peers.ask(owner, "kafka transaction positions", EndPositions(decided, group), Code)
+            await self._finish_in(EndPositions(decided, group))
 
-    async def _end_here(self, decided: _Decided, group: str) -> None:
-        await self._node.progress.end_transaction_of(decided.name, group, decided.require, commit=decided.commit)
+    async def _finish_in(self, asked: EndPositions) -> None:
+        await at_owner(
+            self._owners,
+            lambda: self._owners.slot_of_key(self._node.progress.space, asked.group),
+            lambda: self._asked_to_end(asked),
+            lambda owner: self._peers.ask(owner, "kafka transaction positions", asked, Code),
+            patience_s=0,  # the caller repeats it
+        )
 
     async def _asked_to_end(self, asked: EndPositions) -> Code:
-        await self._end_here(asked.decided, asked.group)
+        decided = asked.decided
+        await self._node.progress.end_transaction_of(decided.name, asked.group, decided.require, commit=decided.commit)
         return Code()
-
-    def _owner_of(self, slot: int, what: str) -> Member:
-        owner = self._owners.owner(slot)
-        if owner is None or self._owners.is_mine(slot):
-            raise NotOwner(what, -1)
-        return owner
 
     # --- what people look at ----------------------------------------------------------------------------------------
 

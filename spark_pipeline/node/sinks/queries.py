@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import in_turns
+from bridges.cluster.at_owner import find_owner
 from bridges.cluster.owned import OwnedNames
 from bridges.errors import NotOwner
 from bridges.log.transactions.marking import End, Markers
@@ -71,10 +72,9 @@ class Queries(OwnedNames):
         """
         if self.owns(query):
             return None
-        slot = self.slot(query)
-        owner = None if self._owners.is_mine(slot) else self._owners.owner(slot)
-        if owner is None or owner.node_id == self._node.node_id:
-            raise NotOwner(f"query {query}", -1)
+        owner = find_owner(self._owners, self.slot(query), f"query {query}")
+        if owner is None:
+            raise NotOwner(f"query {query}", -1)  # this node has not read the query's state yet
         return owner
 
     # --- ends -------------------------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ from msgspec.structs import replace
 
 from anabranch_kit.run.turns import collected
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
+from bridges.cluster.at_owner import at_owner
 from bridges.errors import NotOwner
 from spark_pipeline.node.messages import ABORT, AbortAttempt, Aborted, query_slot
 from spark_pipeline.node.sinks.tables import AttemptRow, AttemptState, read_attempts
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
+    from bridges.cluster.members import Member
     from bridges.node.front import NodeServices
     from spark_pipeline.node.sinks.attempts import Attempt
     from spark_pipeline.node.sinks.writes import Writes
@@ -82,14 +84,11 @@ class LiveAttempts:
 
     async def _abort(self, name: str) -> str:
         owners, peers = self._node.owners, self._node.peers
-        query = _query_of(name)
-        slot = query_slot(owners, query)
-        if owners.is_mine(slot):
-            return await self.abort_here(name)
-        owner = owners.owner(slot)
-        if owner is None:
-            raise NotOwner(f"query {query}", -1)
-        return (await peers.ask(owner, ABORT, AbortAttempt(name), Aborted)).state
+
+        async def there(owner: Member) -> str:
+            return (await peers.ask(owner, ABORT, AbortAttempt(name), Aborted)).state
+
+        return await at_owner(owners, lambda: query_slot(owners, _query_of(name)), lambda: self.abort_here(name), there)
 
     async def abort_here(self, name: str) -> str:
         """Abort an attempt of a query that this node owns, and wait a little for its end.

@@ -31,7 +31,7 @@ class Owners:
     """Everything is one slot, of one owner, who is whoever a test says."""
 
     def __init__(self, start: int) -> None:
-        self.start = start
+        self.start = self.node_id = start
         self.members: dict[int, Member] = {}
         self.has = 0
         self.on_lost, self.on_gained, self.on_gone = [], [], []  # type: ignore[var-annotated]
@@ -60,7 +60,7 @@ class End:
         self.budget = MemoryBudget(1 << 26, asyncio.get_running_loop().call_soon)
         self.peers = Peers(start, "secret", barrier, self.budget)
         self.owners.on_gone.append(lambda: self.peers.left(self.owners.members))
-        self.appends = ForwardedAppends(self.peers, self.owners, start, self.here, lambda topic: TOPIC_ID, barrier)
+        self.appends = ForwardedAppends(self.peers, self.owners, self.here, lambda topic: TOPIC_ID, barrier)
         self.taken: list[Batch] = []
         self.waiting: list[AppendDone] = []
         self.answering = True

@@ -278,6 +278,7 @@ class Owners:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.node_id = node.number
         self.on_lost: list[Any] = []
         self.on_gained: list[Any] = []
         self.on_gone: list[Any] = []

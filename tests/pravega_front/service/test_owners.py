@@ -27,9 +27,9 @@ class Cluster:
     """What node 1 knows of who owns what; everything is one node's, but for what is in ``by_slot``."""
 
     def __init__(self, has: int) -> None:
+        self.node_id = 1
         self.has = has
         self.acts = has == 1
-        self.silent: set[int] = set()
         self.states = dict.fromkeys((1, 2, 3), State.UP)
 
     def member(self, number: int) -> Member:
@@ -48,9 +48,6 @@ class Cluster:
 
     def owner(self, slot: int) -> Member | None:
         return self.member(self.has) if self.has else None
-
-    def is_heard(self, member: Member) -> bool:
-        return member.node_id not in self.silent
 
     def is_mine(self, slot: int) -> bool:
         return self.has == 1 and self.acts
@@ -99,25 +96,10 @@ async def number(found: Any) -> int | None:
 
 
 async def somebody_is_waited_for(made: ModuleType) -> None:
-    found, cluster, _ = lab(made, 0)
+    found, cluster, peers = lab(made, 0)
+    peers.answers[2] = lambda message: message
     cluster.moves(2)
-    assert await number(found.settled(3)) == 2
-
-
-async def one_that_was_not_heard_of_is_waited_for(made: ModuleType) -> None:
-    found, cluster, _ = lab(made, 2)
-    cluster.silent.add(2)
-    cluster.moves(3)
-    assert await number(found.settled(3)) == 3
-
-
-async def one_that_ends_is_waited_for(made: ModuleType) -> None:
-    found, cluster, _ = lab(made, 2)
-    cluster.states[2] = State.ENDING
-    cluster.moves(3)
-    assert await number(found.settled(3)) == 3
-    cluster.states[3] = State.LEAVING
-    assert await number(found.settled(3)) == 3, "it serves until it has handed over"
+    assert await number(found.find_reachable(3)) == 2
 
 
 async def what_this_node_is_about_to_have_is_waited_for(made: ModuleType) -> None:
@@ -140,18 +122,20 @@ async def what_another_has_is_refused_with_its_name(made: ModuleType) -> None:
 async def of_what_is_gone_nobody_is_waited_for(made: ModuleType) -> None:
     found, _, _ = lab(made, 0)
     async with asyncio.timeout(NEXT_S):
-        assert await found.settled(-1) is None
+        assert await found.find_reachable(-1) is None
+        with pytest.raises(NotOwner):
+            await found.require(-1, "it")
 
 
 async def clients_are_led_to_who_answers(made: ModuleType) -> None:
     found, cluster, peers = lab(made, 2)
     peers.answers[3] = lambda message: message
     cluster.moves(3)
-    assert await number(found.reached(3)) == 3
+    assert await number(found.find_reachable(3)) == 3
     assert (2, "pravega are you there") in peers.asked
     cluster.moves(1)
     await asyncio.sleep(2 * NEXT_S)
-    assert await number(found.reached(3)) == 1, "nobody has to ask this node"
+    assert await number(found.find_reachable(3)) is None, "nobody has to ask this node"
 
 
 async def what_lies_beside_is_this_nodes(made: ModuleType) -> None:
@@ -168,8 +152,6 @@ async def what_lies_beside_is_this_nodes(made: ModuleType) -> None:
 
 OWNERS: list[Scenario] = [
     somebody_is_waited_for,
-    one_that_was_not_heard_of_is_waited_for,
-    one_that_ends_is_waited_for,
     what_this_node_is_about_to_have_is_waited_for,
     what_another_has_is_refused_with_its_name,
     of_what_is_gone_nobody_is_waited_for,
@@ -177,21 +159,11 @@ OWNERS: list[Scenario] = [
     what_lies_beside_is_this_nodes,
 ]
 WITHOUT = {
-    "nobody is no answer": ("if owner is not None and self._acts(owners, owner, slot):", "if True:"),
-    "who serves": ("owner.state in SERVING and owners.is_heard(owner)", "owners.is_heard(owner)"),
-    "who was heard of": ("owner.state in SERVING and owners.is_heard(owner)", "owner.state in SERVING"),
-    "who acts for it": ("return owners.is_mine(slot)", "return True", "_acts"),
-    "whose it is": ("        if not self._owners.is_mine(slot):", "        if False:"),
-    "which other": ("-1 if owner is None or owner.node_id == self._node_id else owner.node_id", "-1"),
-    "what is gone": ("if slot < 0:", "if False:"),
-    "who answers": (
-        "        except LogError:\n            return False",
-        "        except LogError:\n            return True",
-    ),
-    "this node is there": (
-        "owner is None or self.is_this(owner) or await self._answers(owner) or time.monotonic() > until",
-        "owner is None or await self._answers(owner) or time.monotonic() > until",
-    ),
+    "which other": ("raise NotOwner(what, owner.node_id)", "raise NotOwner(what, -1)"),
+    "whose it is": ("if owner is not None:", "if False:"),
+    "what is gone": ("PATIENCE_S if slot >= 0 else 0", "PATIENCE_S", "find_reachable"),
+    "what is gone here": ("PATIENCE_S if slot >= 0 else 0", "PATIENCE_S", "require"),
+    "who answers": ("await self._peers.ask(owner, _ALIVE, _Alive(), _Alive, _ANSWER_S)", "pass"),
     "it is this node's": ("self._owners.is_mine(self._owners.slot_of_key(_NAMED, key))", "True"),
     "the same slot": ('f"{_NAMED}\\0{key}"', 'f"{_NAMED}{key}"'),
     "this node is no other": (
@@ -253,7 +225,7 @@ def anywhere(made: ModuleType, has: int) -> tuple[Any, Cluster, Peers, Segment]:
     segments = Segments(found)
     if made is not asking:
         vars(made)["PATIENCE_S"] = 1.0  # some safeguards are missed by waiting in vain
-    node = SimpleNamespace(peers=peers)
+    node = SimpleNamespace(peers=peers, owners=cluster)
     return made.SegmentsAnywhere(cast("Any", node), cast("Any", segments)), cluster, peers, segments.segment
 
 
@@ -320,13 +292,8 @@ async def many_are_asked_for_in_parts(made: ModuleType) -> None:
 async def an_owner_that_nobody_is_is_no_segment_of_this_node(made: ModuleType) -> None:
     found, *_ = anywhere(made, 0)
     vars(made)["PATIENCE_S"] = 0.0
-    found._owners.settled = _nobody
     with pytest.raises(NotOwner):
         await found.look_up(["a"])
-
-
-async def _nobody(slot: int) -> None:
-    return None
 
 
 ASKING: Sequence[Scenario] = [
@@ -337,21 +304,13 @@ ASKING: Sequence[Scenario] = [
     an_owner_that_nobody_is_is_no_segment_of_this_node,
 ]
 WITHOUT_ASKING = {
-    "another is asked for positions": ("except (NotOwner, PeerUnreachable):", "except ValueError:", "look_up"),
-    "another is asked to truncate": ("except (NotOwner, PeerUnreachable):", "except ValueError:", "truncate"),
+    "another is asked for positions": ("await patiently(look_at_rest, PATIENCE_S)", "await look_at_rest()"),
     "what is missing": ("if one.missing:", "if False:"),
     "what is missing there": ("        if done.missing:", "        if False:"),
     "where it starts": ("        if done.start is not None:", "        if False:"),
     "parts are bounded": ("some[first : first + _AT_ONCE]", "some[first:]"),
-    "nobody is not this node": (
-        "        if owner is None:\n            raise NotOwner(name, -1)",
-        "        if owner is None:\n            return None",
-    ),
-    "this node is this": ("None if self._owners.is_this(owner) else owner", "owner"),
-    "of what is gone nobody": (
-        "        if slot < 0:\n            return None  # there",
-        "        if slot < -1:\n            return None  # there",
-    ),
+    "of what is gone nobody": ("if self._slot(name) < 0:", "if False:", "truncate"),
+    "of what is gone nobody is asked": ("self._slot(name) >= 0", "True"),
     "nothing is given back": ("            if position > await segment.start():", "            if True:"),
     "final before how long": (
         "    ended = segment.ended  # before the end is asked for, which does not move any more then\n"

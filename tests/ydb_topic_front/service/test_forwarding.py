@@ -74,7 +74,7 @@ class Node:
     """What it serves it answers with its number before each message."""
 
     def __init__(self, made: ModuleType, number: int) -> None:
-        self.number = number
+        self.number = self.node_id = number
         self.has = 0
         self.members: dict[int, Member] = {}
         self.served = 0
@@ -324,24 +324,8 @@ WITHOUT = {
     "a message has to come in time": ("asyncio.timeout(self._init_timeout_s)", "asyncio.timeout(9)"),
     "a node that stops waits for no message": ("patience.reschedule(0)", "None"),
     "the handler tells what is wrong": ("except (YdbError, LogError, GrpcRefusal):", "except LogError:"),
-    "a node that stops waits for nobody": (
-        "not stream.draining and time.monotonic() < until",
-        "time.monotonic() < until",
-    ),
-    "nobody yet is no answer": (
-        "            except NotOwner:\n                continue",
-        "            except NotOwner:\n                return None",
-    ),
-    "who is not reached may be owner no more": (
-        "except PeerUnreachable:\n    await asyncio.sleep(_AGAIN_S)",
-        "except PeerUnreachable:\n    return None",
-        "_at_owner",
-    ),
-    "an answer that is lost is asked for again": (
-        "except PeerUnreachable:\n    await asyncio.sleep(_AGAIN_S)",
-        "except PeerUnreachable:\n    return None",
-        "ask",
-    ),
+    "a node that stops waits for nobody": ("if stream.draining:", "if False:"),
+    "an answer that is lost is asked for again": ("if answer is None:", "if False:"),
     "a call's stream is closed": ("self._peers.left_stream(owner, peer)", "pass", "ask"),
     "a stream is closed": ("self._peers.left_stream(owner, peer)", "pass", "_led"),
     "the first message is held no more": ("stream.account.give(Kind.REQUESTS, len(raw))", "pass", "_pass"),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from anabranch_kit.run.turns import in_turns
+from bridges.cluster.at_owner import at_owner
 from bridges.cluster.owned import OwnedNames
-from bridges.cluster.ownership import owner_of
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class Coordination(OwnedNames):
         self._readers = readers
         self._progress = service.node.progress
         self._progress.holding = self.holding
-        self._node_id = service.node.node_id
         self._peers = peers
         peers.serve(_FORGET, Forget, self._forget_here)
 
@@ -93,11 +92,12 @@ class Coordination(OwnedNames):
 
     async def forget(self, asked: Forget) -> None:
         """Delete positions of a consumer, at whichever node coordinates it. Raises LogError."""
-        owner = await owner_of(self._owners, self._node_id, self.finding(asked.consumer))
-        if owner is None:
-            await self._forget_here(asked)
-        else:
-            await self._peers.ask(owner, _FORGET, asked, Forgotten)
+        await at_owner(
+            self._owners,
+            self.finding(asked.consumer),
+            lambda: self._forget_here(asked),
+            lambda owner: self._peers.ask(owner, _FORGET, asked, Forgotten),
+        )
 
     async def _forget_here(self, asked: Forget) -> Forgotten:
         await self._progress.delete(asked.consumer, [(asked.topic, number) for number in asked.partitions])

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anabranch_kit.run.awaited import awaited
 from bridges.catalog.topic import NOT_IMPORTING
-from bridges.cluster.ownership import owner_of
-from bridges.errors import LogUnavailable, NotOwner, PartitionSealed, PeerUnreachable
+from bridges.cluster.at_owner import at_owner
+from bridges.errors import LogUnavailable, PartitionSealed
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.log.interfaces import Appended, note
 from ydb_topic_front.failures import translate_error
@@ -20,6 +19,7 @@ from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
+    from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import PartitionLog
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.write.producers import Producers
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _SEQ_NO = int(LedgerKind.SEQ_NO)
 _OPENED_TOGETHER = 64
 _LAST = "ydb last seq_no"
-_ATTEMPTS = 50
-_AGAIN_S = 0.1
 
 
 def insisted_on(topic: Topic, init: WriteInit) -> int | None:
@@ -136,17 +134,16 @@ async def decided_last(service: YdbService, topic: Topic, partition: int, key: b
     """Return a producer's last seq_no in a partition once nothing is in flight there; None if the partition does not
     know it. Asks the partition's owner. Raises LogError."""
     owners, peers = service.node.owners, service.node.peers
-    for attempt in count():
-        owner = await owner_of(owners, service.node.node_id, lambda: owners.slot_of(topic.name, partition))
-        try:
-            if owner is None:
-                return await _last_here(service.log_of(topic, partition), key)
-            return (await peers.ask(owner, _LAST, LastAsked(topic.name, partition, key), LastTold)).number
-        except (NotOwner, PeerUnreachable):
-            if attempt == _ATTEMPTS:
-                raise
-            await asyncio.sleep(_AGAIN_S)
-    raise AssertionError("it is tried again, or raised")
+
+    async def there(owner: Member) -> int | None:
+        return (await peers.ask(owner, _LAST, LastAsked(topic.name, partition, key), LastTold)).number
+
+    return await at_owner(
+        owners,
+        lambda: owners.slot_of(topic.name, partition),
+        lambda: _last_here(service.log_of(topic, partition), key),
+        there,
+    )
 
 
 async def _last_here(log: PartitionLog, key: bytes) -> int | None:
