@@ -8,8 +8,9 @@ from unittest.mock import AsyncMock
 import pytest
 
 from bridges.cluster.alone import Alone, NoPeers
+from bridges.cluster.at_owner import find_owner
 from bridges.cluster.owned import OwnedNames
-from bridges.cluster.ownership import Membership, Others, owner_of
+from bridges.cluster.ownership import Membership, Others
 from bridges.errors import CannotMove, PeerUnreachable
 
 
@@ -42,7 +43,7 @@ async def test_it_owns_everything_before_it_has_asked_anybody() -> None:
         assert alone.is_mine(slot)
         assert slot in alone.mine
         assert alone.owner(slot) is alone.nodes[0]
-        assert await owner_of(alone, 7, lambda slot=slot: slot) is None  # type: ignore[misc]
+        assert find_owner(alone, slot) is None
     await alone.known()
     await alone.await_owners(0)
     assert not ask.called
