@@ -69,13 +69,14 @@ def find_owner(owners: Ownership, slot: int, what: str = "what is asked for") ->
 
 
 def share_out(
-    owners: Ownership, items: Iterable[T], slot_of: Callable[[T], int]
+    owners: Ownership, items: Iterable[T], slot_of: Callable[[T], int], name: Callable[[T], str] = str
 ) -> tuple[list[T], list[tuple[Member, list[T]]]]:
-    """Return the items in slots of this node, and those of other nodes by owner. Raises NotOwner if one has none."""
+    """Return the items in slots of this node, and those of other nodes by owner. Raises NotOwner, with an item's name,
+    if its slot has none."""
     here: list[T] = []
     elsewhere: dict[int, tuple[Member, list[T]]] = {}
     for item in items:
-        owner = find_owner(owners, slot_of(item), str(item))
+        owner = find_owner(owners, slot_of(item), name(item))
         if owner is None:
             here.append(item)
         else:

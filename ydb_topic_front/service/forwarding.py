@@ -114,12 +114,9 @@ class Forwarding:
             peer = await self._peers.stream(owner, KIND, opening)
             try:
                 await peer.write(raw)
-                answer = await read_answer(peer)
+                return await read_answer(peer)
             finally:
                 self._peers.left_stream(owner, peer)
-            if answer is None:
-                raise PeerUnreachable(f"node {owner.node_id} has ended {opening.method} without an answer")
-            return answer
 
         try:
             return await at_owner(self._owners, slot, here, there)

@@ -150,7 +150,7 @@ class Markers:
         """Return the partitions of this node, and those of other nodes by owner; without deleted ones. Raises
         LogError."""
         present = [place for place in places if await self.find(place) is not None]
-        return share_out(self._owners, present, lambda place: self._owners.slot_of(*place))
+        return share_out(self._owners, present, lambda place: self._owners.slot_of(*place), "{0[0]}-{0[1]}".format)
 
     async def find(self, place: Place) -> PartitionLog | None:
         """Return the log of a partition, whichever node owns it; None if it was deleted. Raises LogError."""

@@ -43,6 +43,7 @@ class Cluster:
         return self._answer(1)
 
     async def there(self, owner: Member) -> int:
+        assert owner.node_id != self.node_id, "it asks itself"
         return self._answer(owner.node_id)
 
     def _answer(self, number: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bridges.cluster.members import Member, State
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
 from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.transactions import marking
@@ -69,7 +70,8 @@ class World:
         owners = SimpleNamespace(
             slot_of=lambda topic, partition: partition,
             is_mine=lambda slot: slot in self.mine,
-            owner=lambda slot: SimpleNamespace(start=100),
+            node_id=1,
+            owner=lambda slot: Member(100, 2, State.UP),
             holding=lambda slot: lambda connection: self._hold(slot),
         )
         db = SimpleNamespace(run=self._run, changes=SimpleNamespace(shared=True, catch_up=self._catch_up))

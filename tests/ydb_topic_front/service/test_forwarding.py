@@ -325,7 +325,6 @@ WITHOUT = {
     "a node that stops waits for no message": ("patience.reschedule(0)", "None"),
     "the handler tells what is wrong": ("except (YdbError, LogError, GrpcRefusal):", "except LogError:"),
     "a node that stops waits for nobody": ("if stream.draining:", "if False:"),
-    "an answer that is lost is asked for again": ("if answer is None:", "if False:"),
     "a call's stream is closed": ("self._peers.left_stream(owner, peer)", "pass", "ask"),
     "a stream is closed": ("self._peers.left_stream(owner, peer)", "pass", "_led"),
     "the first message is held no more": ("stream.account.give(Kind.REQUESTS, len(raw))", "pass", "_pass"),
