@@ -6,14 +6,12 @@ has to, uses its log (:class:`bridges.log.partition.partition_log.PartitionLog`)
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from bridges.cluster.ownership import PATIENCE_S
-from bridges.errors import LogDeleted, NotOwner, PeerUnreachable
+from bridges.cluster.at_owner import patiently
+from bridges.errors import LogDeleted
 from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.partition.waiters import until
 
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from bridges.log.remote.readable import ReadableLog
 
 T = TypeVar("T")
-
-_AGAIN_S = 0.1
 
 
 class Elsewhere(Protocol):
@@ -122,17 +118,13 @@ class Partition:
                 return
 
     async def _at_owner(self, ask: Callable[[ReadableLog], Awaitable[T]]) -> T:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        async def once() -> T:
             log = self._logs.to_read(self.topic, self.partition)
             if log is None or log.stream_id != self.stream_id:
                 raise LogDeleted(f"{self.topic}-{self.partition} was deleted")
-            try:
-                return await ask(log)
-            except (NotOwner, PeerUnreachable):
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(_AGAIN_S)
+            return await ask(log)
+
+        return await patiently(once)
 
 
 def _is_over(log: ReadableLog, offset: int) -> bool:
