@@ -99,7 +99,7 @@ class NoPeers:
     async def stream(self, member: Member, kind: str, opening: Any) -> Any:
         raise PeerUnreachable(f"node {member.node_id} cannot be asked: this node is by itself")
 
-    def left_stream(self, member: Member, stream: Any) -> None:
+    def close_stream(self, member: Member, stream: Any) -> None:
         pass
 
     async def drain(self) -> None:

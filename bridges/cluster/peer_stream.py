@@ -72,7 +72,7 @@ class PeerStream:
             held = 0
             return message
         except (OSError, EOFError) as error:
-            raise self._gone(error) from None
+            raise self._unreachable(error) from None
         finally:
             self.account.give(Kind.REQUESTS, held)
 
@@ -86,7 +86,7 @@ class PeerStream:
                 self._writer.write(raw)
                 await self._writer.drain()
         except (OSError, RuntimeError) as error:
-            raise self._gone(error) from None
+            raise self._unreachable(error) from None
         finally:
             self.account.give(Kind.RESPONSES, size)
 
@@ -97,7 +97,7 @@ class PeerStream:
                 self._writer.write(_LENGTH.pack(_END))
                 await self._writer.drain()
         except (OSError, RuntimeError) as error:
-            raise self._gone(error) from None
+            raise self._unreachable(error) from None
 
     def lose(self, reason: str) -> None:
         """Abort the stream: its readers and writers get an error."""
@@ -122,5 +122,5 @@ class PeerStream:
         if self._on_drain is not None:
             self._on_drain()
 
-    def _gone(self, error: Exception) -> PeerUnreachable:
+    def _unreachable(self, error: Exception) -> PeerUnreachable:
         return PeerUnreachable(f"{self._other} {self._lost or str(error) or 'has closed the connection'}")

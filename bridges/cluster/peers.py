@@ -34,7 +34,7 @@ from bridges.catalog.sql import Connection
 from bridges.cluster.lane import Answers, Lane, Numbered
 from bridges.cluster.members import Member
 from bridges.cluster.peer_stream import PeerStream
-from bridges.cluster.told_errors import Told, heard, tell
+from bridges.cluster.wire_errors import EncodedError, decode_error, encode_error
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.errors import PeerUnreachable as PeerUnreachable
 
@@ -86,14 +86,14 @@ class _Request(Struct, array_like=True):
 class _Failure(Struct, array_like=True):
     """An error as an answer.
 
-    ``owner``: for NotOwner, the node that owns what was asked for. ``told``: the error itself, which an older node does
+    ``owner``: for NotOwner, the node that owns what was asked for. ``error``: the error itself; an older node does
     not send.
     """
 
     text: str
     retriable: bool
     owner: int | None = None
-    told: Told | None = None
+    error: EncodedError | None = None
 
 
 class _Reply(Struct, array_like=True):
@@ -179,7 +179,7 @@ class Peers:
         tasks = [lane.task for lane in self._lanes.values()]
         await asyncio.gather(self._answering.close(), *tasks, return_exceptions=True)
 
-    def left(self, members: Collection[int]) -> None:
+    def keep_only(self, members: Collection[int]) -> None:
         """Fail the requests and streams to nodes that are not among ``members`` any more."""
         for key in [key for key in self._lanes if key[0] not in members]:
             self._lanes.pop(key).end("it is a member no more")
@@ -207,12 +207,12 @@ class Peers:
             return msgspec.msgpack.decode(reply.body, type=answer)
         if failure.owner is not None:
             raise NotOwner(kind, failure.owner)
-        if failure.told is not None:
-            raise heard(failure.told)
+        if failure.error is not None:
+            raise decode_error(failure.error)
         raise (LogUnavailable if failure.retriable else LogError)(failure.text)
 
     async def stream(self, member: Member, kind: str, opening: Struct | None) -> PeerStream:
-        """Open a stream to a node's handler; to be returned with :meth:`left_stream`. Raises PeerUnreachable.
+        """Open a stream to a node's handler; to be returned with :meth:`close_stream`. Raises PeerUnreachable.
 
         The stream is lost as soon as the cluster goes on without that node.
         """
@@ -232,11 +232,11 @@ class Peers:
         lane = self._lanes.get((member.start, kind))
         if lane is None or lane.is_over:
             connect = partial(self.stream, member, kind, None if kind == _REQUESTS else LaneOpening())
-            close = partial(self.left_stream, member)
+            close = partial(self.close_stream, member)
             lane = self._lanes[member.start, kind] = Lane(member.node_id, connect, close, decode)
         return lane
 
-    def left_stream(self, member: Member, stream: PeerStream) -> None:
+    def close_stream(self, member: Member, stream: PeerStream) -> None:
         """Close a stream that this node has opened."""
         streams = self._opened.get(member.start)
         if streams is not None:
@@ -332,8 +332,8 @@ class Peers:
 
     def _proof(self, role: bytes, asks: int, hello: _Hello, nonce: bytes) -> bytes:
         """Return the proof of the secret, for a role and a connection, to which both ends have contributed a nonce."""
-        told = role + struct.pack(">qq", asks, hello.start) + hello.nonce + nonce
-        return hmac.digest(self._secret, told, sha256)
+        proved = role + struct.pack(">qq", asks, hello.start) + hello.nonce + nonce
+        return hmac.digest(self._secret, proved, sha256)
 
     async def _answer(self, raw: bytes) -> bytes:
         request = msgspec.msgpack.decode(raw, type=_Request)
@@ -349,7 +349,7 @@ class Peers:
         except NotOwner as error:
             failure = _Failure(str(error), retriable=True, owner=error.node_id)
         except LogError as error:
-            failure = _Failure(str(error), error.retriable, told=tell(error))
+            failure = _Failure(str(error), error.retriable, error=encode_error(error))
         except Exception as error:  # noqa: BLE001 - counted, and sent to the asking node; it fails only that request
             self._barrier.caught("answering another node", error, asked=request.kind)
             failure = _Failure(f"{request.kind} failed there", retriable=True)
@@ -357,10 +357,10 @@ class Peers:
 
     async def _connect(self, member: Member) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to exactly this start of a node. Raises PeerUnreachable, OSError, EOFError, TimeoutError."""
-        told = member.addresses.get(LISTENER)
-        if told is None:
+        listener = member.addresses.get(LISTENER)
+        if listener is None:
             raise PeerUnreachable(f"node {member.node_id} tells no address for other nodes")
-        address = Address.parse(told)
+        address = Address.parse(listener)
         async with asyncio.timeout(_HELLO_S):
             name = address.host if self._tls is not None else None
             reader, writer = await asyncio.open_connection(
@@ -374,7 +374,7 @@ class Peers:
                 _write(writer, _Proof(self.start, self._proof(b"asks", self.start, hello, nonce), nonce))
                 theirs = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Proof)
                 if not hmac.compare_digest(theirs.proof, self._proof(b"answers", self.start, hello, nonce)):
-                    raise PeerUnreachable(f"what listens at {told} is no node of this cluster")
+                    raise PeerUnreachable(f"what listens at {listener} is no node of this cluster")
             except BaseException:
                 writer.close()
                 raise

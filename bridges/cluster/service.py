@@ -195,16 +195,17 @@ class Cluster:
         Before, clients would be told that a partition has no leader, and some of them do not retry.
         """
         keeper = self._member
+
+        def is_vacant(slot: int) -> bool:
+            owner = self.owner(slot)
+            return owner is None or owner.state not in SERVING or (owner.start == self.start and not self.is_mine(slot))
+
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not keeper.slots or any(self._is_vacant(slot) for slot in range(len(keeper.slots))):
+                while not keeper.slots or any(map(is_vacant, range(len(keeper.slots)))):
                     self._settled.clear()
                     await self._settled.wait()
         self._known.set()
-
-    def _is_vacant(self, slot: int) -> bool:
-        owner = self.owner(slot)
-        return owner is None or owner.state not in SERVING or (owner.start == self.start and not self.is_mine(slot))
 
     async def leave(self, seconds: float) -> None:
         """Hand over all slots, for at most ``seconds``."""
@@ -629,7 +630,12 @@ class Cluster:
                 try:
                     await self.adopt(member.server_id)
                 except AdoptionRefused as error:
-                    await self._hand_on(member, error)
+                    # Another node had begun to take over the member, has its log, and was stopped.
+                    to = keeper.instead(error.adopted_by)
+                    _log.warning("another node takes over", node_id=member.node_id, error=str(error), start=to)
+                    if to != keeper.start:
+                        hand_on = partial(tables.hand_on, start=member.start, by=keeper.start, to=to)
+                        await self._tell_all(hand_on)
                     return
             finish: Callable[[Any], bool] = partial(tables.finish, start=member.start, by=keeper.start)
             if await self._tell_all(finish):
@@ -641,16 +647,6 @@ class Cluster:
             _log.warning("taking over failed, and is tried again", node_id=member.node_id, error=str(error))
         except Exception as error:  # noqa: BLE001 - logged and counted: it is tried again
             self._barrier.caught("taking over", error)
-
-    async def _hand_on(self, member: Member, refused: AdoptionRefused) -> None:
-        """Hand an interrupted takeover on: another node had begun to take over ``member``, has its log, and was
-        stopped.
-        """
-        keeper = self._member
-        to = keeper.instead(refused.adopted_by)
-        _log.warning("taking over is another node's", node_id=member.node_id, error=str(refused), start=to)
-        if to != keeper.start:
-            await self._tell_all(partial(tables.hand_on, start=member.start, by=keeper.start, to=to))
 
 
 def _hold(connection: Connection, slot: int, start: int) -> None:

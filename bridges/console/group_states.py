@@ -118,7 +118,7 @@ class GroupStates:
             told = msgspec.msgpack.decode(raw, type=_Told)
             stream.account.give(Kind.REQUESTS, len(raw))
         finally:
-            self._peers.left_stream(owner, stream)
+            self._peers.close_stream(owner, stream)
         return GroupState(told.views, {(topic, partition): one for topic, partition, one in told.positions})
 
     async def set_positions(self, wanted: NewPositions) -> Refusal:

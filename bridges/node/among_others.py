@@ -82,7 +82,7 @@ async def enter(plan: Plan, ground: Ground) -> AmongOthers:
         await cluster.close()
         raise
     peers = Peers(cluster.start, shared, plan.metrics.barrier, ground.budget)
-    cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
+    cluster.on_gone.append(lambda: peers.keep_only(cluster.keeper.members))
     workers = None
     if worker is None:
         cluster.is_past = peers.is_past  # a worker restarts at once, before another worker could take over

@@ -51,7 +51,7 @@ class Asked(Protocol):
     """The parts of :class:`bridges.cluster.peers.Peers` that are used here."""
 
     async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream: ...
-    def left_stream(self, member: Member, stream: PeerStream) -> None: ...
+    def close_stream(self, member: Member, stream: PeerStream) -> None: ...
 
 
 class Known(Protocol):
@@ -137,7 +137,7 @@ class WorkerMetrics:
             told.let_go()
             raise
         finally:
-            self._peers.left_stream(member, stream)
+            self._peers.close_stream(member, stream)
 
 
 class _Told:

@@ -116,7 +116,7 @@ class Forwarding:
                 await peer.write(raw)
                 return await read_answer(peer)
             finally:
-                self._peers.left_stream(owner, peer)
+                self._peers.close_stream(owner, peer)
 
         try:
             return await at_owner(self._owners, slot, here, there)
@@ -162,7 +162,7 @@ class Forwarding:
             self._node.metrics.kind(f"{method} at its owner").done(0.0)
             await self._pass(stream, peer, raw, lost)
         finally:
-            self._peers.left_stream(owner, peer)
+            self._peers.close_stream(owner, peer)
         return True
 
     async def _pass(self, stream: GrpcStream, peer: PeerStream, raw: bytes, lost: Callable[[YdbError], bytes]) -> None:

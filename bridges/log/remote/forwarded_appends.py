@@ -5,32 +5,42 @@ which they were given, even when the partition moves, to this node or another.
 
 After a lost answer, the batch is sent again if it has a producer or is a marker. The outcome of any other batch is
 unknown, and its writer gets LogUnavailable.
+
+On the wire an append is a head in MessagePack, then the batch's own bytes; an answer is in MessagePack.
+
+    u32 bytes of the head (big endian) | head | payload
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from bridges.cluster.at_owner import AGAIN_S, find_owner
 from bridges.cluster.lane import Answers
 from bridges.cluster.peers import LaneOpening
-from bridges.cluster.told_errors import heard, tell
-from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
-from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch
-from bridges.log.remote.forwarded_wire import (
-    AppendAnswer,
-    decode_answer,
-    decode_append,
-    encode_answer,
-    encode_append,
+from bridges.cluster.wire_errors import EncodedError, decode_error, encode_error
+from bridges.errors import BatchInvalid, LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
+from bridges.formats import format_of
+from bridges.formats.producer import (
+    FIRST_KIND_OF_FRONTS,
+    EventStamp,
+    InTransaction,
+    LedgerKind,
+    ProducerStamp,
+    SeqNoStamp,
+    Stamp,
 )
+from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch, Guard
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
@@ -145,7 +155,7 @@ class ForwardedAppends:
                 one.answered = True
                 self._here(place.topic, place.partition, one.batch, one.done)
             return
-        lane = self._peers.lane(owner, KIND, decode_answer)
+        lane = self._peers.lane(owner, KIND, _decode_answer)
         await lane.open()
         place.turn += 1
         place.stopped = False
@@ -190,7 +200,7 @@ class ForwardedAppends:
                 text = f"{place} has lost its owner: whether the records were appended is not known"
                 self._answer(one, NOT_APPENDED, LogUnavailable(text))
         elif answer.error is not None:
-            self._answer(one, NOT_APPENDED, heard(answer.error))
+            self._answer(one, NOT_APPENDED, decode_error(answer.error))
         else:
             one.batch.append_time_ms = answer.append_time_ms
             self._answer(one, Appended(answer.base, answer.end, answer.skipped, answer.duplicate), None)
@@ -216,10 +226,10 @@ class ForwardedAppends:
                 refused[place] = head.turn
                 found = AppendAnswer(head.number, elsewhere=True, unknown=True)
             elif error is not None:
-                found = AppendAnswer(head.number, error=tell(error))
+                found = AppendAnswer(head.number, error=encode_error(error))
             else:
                 found = AppendAnswer(head.number, *appended, append_time_ms=batch.append_time_ms)
-            answer.set_result(encode_answer(found))
+            answer.set_result(_encode(found))
 
         # Where the ids differ, one of the two nodes has not followed a change yet.
         if (
@@ -230,7 +240,7 @@ class ForwardedAppends:
             self._here(*place, batch, done)
         else:
             refused[place] = head.turn
-            answer.set_result(encode_answer(AppendAnswer(head.number, elsewhere=True)))
+            answer.set_result(_encode(AppendAnswer(head.number, elsewhere=True)))
         return answer
 
 
@@ -271,3 +281,113 @@ class _Place:
     def forget_answered(self) -> None:
         while self.sent and self.sent[0].answered:
             self.sent.popleft()
+
+
+# --- on the wire ------------------------------------------------------------------------------------------------
+
+_HEAD = struct.Struct(">I")
+
+_STAMPS: Mapping[int, Callable[..., Stamp]] = {
+    int(LedgerKind.KAFKA): ProducerStamp,
+    int(LedgerKind.EVENT_NUMBER): EventStamp,
+    int(LedgerKind.SEQ_NO): SeqNoStamp,
+}
+
+
+class ForwardedAppend(msgspec.Struct, array_like=True, frozen=True):
+    """One batch for a partition of the topic with this id. ``turn`` grows when the sender begins again: after a batch
+    was refused because the receiver does not own the partition, the later batches of that turn are refused, too."""
+
+    number: int
+    turn: int
+    topic: str
+    topic_id: bytes
+    partition: int
+    count: int
+    flags: int
+    max_timestamp: int
+    stamp: tuple[Any, ...] | None
+    guard: Guard | None
+    transaction: InTransaction | None
+    import_epoch: int
+    own: bool
+    lane: int | None
+
+
+class AppendAnswer(msgspec.Struct, array_like=True, frozen=True):
+    """The outcome of the append ``number``. ``elsewhere``: this node does not own the partition, and has done nothing;
+    with ``unknown``, it has lost the partition, and the append may have been done."""
+
+    number: int
+    base: int = -1
+    end: int = -1
+    skipped: int = 0
+    duplicate: bool = False
+    append_time_ms: int = -1
+    error: EncodedError | None = None
+    elsewhere: bool = False
+    unknown: bool = False
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_append = msgspec.msgpack.Decoder(ForwardedAppend).decode
+_decode_answer = msgspec.msgpack.Decoder(AppendAnswer).decode
+
+
+def encode_append(number: int, turn: int, place: tuple[str, bytes, int], batch: Batch) -> bytes:
+    """Encode a batch. The stamp of a front's own kind of writers is not sent: the receiver reads it from the batch."""
+    stamp = batch.producer
+    told: tuple[Any, ...] | None = None
+    if stamp is not None and stamp.kind not in _STAMPS:
+        told = (stamp.kind,)
+    elif isinstance(stamp, tuple):
+        told = (stamp.kind, *(list(value) if isinstance(value, range) else value for value in stamp))
+    head = _encode(
+        ForwardedAppend(
+            number,
+            turn,
+            *place,
+            batch.count,
+            batch.flags,
+            batch.max_timestamp,
+            told,
+            batch.guard,
+            batch.transaction,
+            batch.import_epoch,
+            batch.own,
+            None if batch.lane is None else hash(batch.lane),
+        )
+    )
+    return b"".join((_HEAD.pack(len(head)), head, batch.payload))
+
+
+def decode_append(raw: bytes, sender: int) -> tuple[ForwardedAppend, Batch]:
+    """Decode a batch; ``sender`` distinguishes the lanes of different nodes. Raises BatchInvalid."""
+    try:
+        (length,) = _HEAD.unpack_from(raw)
+        view = memoryview(raw)[_HEAD.size :]
+        head = _decode_append(view[:length])
+        stamp = None
+        if head.stamp is not None and head.stamp[0] >= FIRST_KIND_OF_FRONTS:
+            with suppress(
+                BatchInvalid
+            ):  # admission refuses what this node cannot read (bridges/log/partition/admission.py)
+                stamp = format_of(head.flags).describe(view[length:]).producer
+        elif head.stamp is not None:
+            stamp = _STAMPS[head.stamp[0]](*head.stamp[1:])
+    except (struct.error, msgspec.DecodeError, KeyError, TypeError) as error:
+        raise BatchInvalid(f"this is no forwarded append: {error}") from None
+    batch = Batch(
+        bytearray(view[length:]),  # the append path stamps it in place
+        head.count,
+        head.flags,
+        head.max_timestamp,
+        stamp,
+        head.guard,
+        None,
+        head.transaction,
+        head.import_epoch,
+        head.own,
+        None if head.lane is None else (sender, head.lane),
+    )
+    return head, batch

@@ -24,7 +24,7 @@ from anabranch_kit.run.task_set import TaskSet
 from bridges.cluster.at_owner import AGAIN_S, PATIENCE_S, at_owner
 from bridges.cluster.lane import Answers
 from bridges.cluster.peers import LaneOpening
-from bridges.cluster.told_errors import Told, heard, tell
+from bridges.cluster.wire_errors import EncodedError, decode_error, encode_error
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Phase
@@ -116,7 +116,7 @@ class _AnswerHead(msgspec.Struct, array_like=True):
     state: State = State()
     batches: list[tuple[int, int, int, int, int]] = []
     next_bytes: int = 0
-    error: Told | None = None
+    error: EncodedError | None = None
     found: Found | None = None
 
 
@@ -126,7 +126,7 @@ class Answer(NamedTuple):
     batches: list[StoredBatch]
     next_bytes: int
     found: Found | None
-    error: Told | None = None
+    error: EncodedError | None = None
 
 
 _question = msgspec.msgpack.Decoder(Question).decode
@@ -185,7 +185,7 @@ class LogsElsewhere:
             numbered = partial(msgspec.structs.replace, question)
             answer = await lane.ask(lambda number: msgspec.msgpack.encode(numbered(number=number)), _ASKED_S)
             if answer.error is not None:
-                raise heard(answer.error)
+                raise decode_error(answer.error)
             return answer
 
         return await at_owner(self.owners, slot, lambda: self._answer(question), there, patience_s)
@@ -219,7 +219,7 @@ class LogsElsewhere:
         except Exception as error:  # noqa: BLE001 - logged and counted; it fails only that question
             self.barrier.caught("question of another node", error)
             failure = LogUnavailable(f"{question.topic}-{question.partition} could not be read at its owner")
-        head = msgspec.msgpack.encode(_AnswerHead(question.number, error=tell(failure)))
+        head = msgspec.msgpack.encode(_AnswerHead(question.number, error=encode_error(failure)))
         return _HEAD.pack(len(head)) + head
 
     async def _room(self, stream: PeerStream, question: Question) -> int:

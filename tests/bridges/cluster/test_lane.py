@@ -125,7 +125,7 @@ async def test_a_lane_that_is_ended_before_it_is_open_leaves_nobody_waiting() ->
     async with lab_with(Held()) as lab:
         asked = asyncio.create_task(lab.ask("a"))
         await asyncio.sleep(0)
-        lab.asks.left([1])
+        lab.asks.keep_only([1])
         with pytest.raises(PeerUnreachable, match="member no more"):
             await asked
 

@@ -40,7 +40,7 @@ async def stream_to(serve: Serve, secret: str = "s", budget: int = 1 << 28) -> A
         try:
             yield asking, stream
         finally:
-            asking.left_stream(member, stream)
+            asking.close_stream(member, stream)
     finally:
         await asking.close()
         await serving.close()

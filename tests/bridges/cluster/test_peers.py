@@ -180,7 +180,7 @@ async def test_an_answer_that_does_not_come_is_unknown_and_may_be_asked_for_agai
     waiting = asyncio.create_task(asks.ask(there, "silent", Number(0), Number))
     asked.clear()
     await asked.wait()
-    asks.left([1])  # the other one is a member no more
+    asks.keep_only([1])  # the other one is a member no more
     with pytest.raises(PeerUnreachable):
         await waiting
     answers.serve("double", Number, doubling())

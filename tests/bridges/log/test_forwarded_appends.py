@@ -19,8 +19,7 @@ from bridges.formats import FORMATS
 from bridges.formats.producer import EventStamp, InTransaction, ProducerStamp, SeqNoStamp, fence
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch, Guard
 from bridges.log.partition.admission import look
-from bridges.log.remote.forwarded_appends import ForwardedAppends
-from bridges.log.remote.forwarded_wire import decode_append, encode_append
+from bridges.log.remote.forwarded_appends import ForwardedAppends, decode_append, encode_append
 from tests.kit.waiting import until
 from tests.line_front.line_front import LINES, LineFormat, LineStamp, payload_of
 
@@ -59,7 +58,7 @@ class End:
         self.owners = Owners(start)
         self.budget = MemoryBudget(1 << 26, asyncio.get_running_loop().call_soon)
         self.peers = Peers(start, "secret", barrier, self.budget)
-        self.owners.on_gone.append(lambda: self.peers.left(self.owners.members))
+        self.owners.on_gone.append(lambda: self.peers.keep_only(self.owners.members))
         self.appends = ForwardedAppends(self.peers, self.owners, self.here, lambda topic: TOPIC_ID, barrier)
         self.taken: list[Batch] = []
         self.waiting: list[AppendDone] = []

@@ -205,7 +205,7 @@ async def an_owner_that_is_lost_is_told(made: ModuleType) -> None:
         client = Client(found[0].budget, b"one")
         talking = asyncio.create_task(found[0].talk(cast("Any", client)))
         assert await client.told.get() == b"2:one"
-        found[0].peers.left([1, 3])
+        found[0].peers.keep_only([1, 3])
         assert (await client.told.get()).startswith(b"last UNAVAILABLE")
         await talking
         await settled(found)
@@ -325,8 +325,8 @@ WITHOUT = {
     "a node that stops waits for no message": ("patience.reschedule(0)", "None"),
     "the handler tells what is wrong": ("except (YdbError, LogError, GrpcRefusal):", "except LogError:"),
     "a node that stops waits for nobody": ("if stream.draining:", "if False:"),
-    "a call's stream is closed": ("self._peers.left_stream(owner, peer)", "pass", "ask"),
-    "a stream is closed": ("self._peers.left_stream(owner, peer)", "pass", "_led"),
+    "a call's stream is closed": ("self._peers.close_stream(owner, peer)", "pass", "ask"),
+    "a stream is closed": ("self._peers.close_stream(owner, peer)", "pass", "_led"),
     "the first message is held no more": ("stream.account.give(Kind.REQUESTS, len(raw))", "pass", "_pass"),
     "what any node serves is served here": (
         "        if slot is None:\n            return False",

@@ -7,7 +7,7 @@ from typing import Any
 from bridges import errors
 from bridges.errors import LogError, LogUnavailable
 
-Told = tuple[str, str, dict[str, Any]]
+EncodedError = tuple[str, str, dict[str, Any]]
 """An error in a form that MessagePack can encode."""
 
 _KINDS: dict[str, type[LogError]] = {
@@ -15,7 +15,7 @@ _KINDS: dict[str, type[LogError]] = {
 }
 
 
-def tell(error: LogError) -> Told:
+def encode_error(error: LogError) -> EncodedError:
     """Encode an error. A class that only this node knows is replaced by its nearest base that all nodes know."""
     kind = next(kind for kind in type(error).__mro__ if _KINDS.get(kind.__name__) is kind)
     if error.retriable and not kind.retriable:
@@ -30,9 +30,9 @@ _ATTRIBUTES = frozenset(
 _TUPLES = frozenset({"children"})
 
 
-def heard(told: Told) -> LogError:
+def decode_error(encoded: EncodedError) -> LogError:
     """Decode an error of another node."""
-    name, message, attributes = told
+    name, message, attributes = encoded
     kind = _KINDS.get(name, LogError)
     error = kind.__new__(kind)
     Exception.__init__(error, message)
