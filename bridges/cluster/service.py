@@ -170,7 +170,7 @@ class Cluster:
         self._keeper = Keeper(start, self._patience)
         # Clients that connect before this node serves should learn of the other members. What this node owns it learns
         # only when its callbacks are in place.
-        look = await self._db.surely(partial(tables.look, known=-1))
+        look = await self._db.surely(partial(tables.read_cluster, known=-1))
         self._nodes = _serving(look.members)
         self._totals = look.totals
         await self._mark()
@@ -282,7 +282,7 @@ class Cluster:
         self._retired = True
         began = time.monotonic()
         try:
-            await self._tell_all(partial(tables.left, start=keeper.start))
+            await self._tell_all(partial(tables.mark_stopped, start=keeper.start))
             if not seconds:
                 return
             async with asyncio.timeout(seconds):
@@ -434,7 +434,7 @@ class Cluster:
             try:
                 if not await self._db.run(partial(tables.beat, start=keeper.start)):
                     totals, beats = self._totals, self._beats
-                    look = await self._db.run(partial(tables.look, known=keeper.version))
+                    look = await self._db.run(partial(tables.read_cluster, known=keeper.version))
                     await self._ended(keeper.end(), self._gone_back(look, totals, beats))
                     return
                 self._beats += 1
@@ -478,7 +478,7 @@ class Cluster:
         keeper = self._member
         before = keeper.members.keys()
         asked, totals, beats = time.monotonic(), self._totals, self._beats
-        look = await self._db.run(partial(tables.look, known=keeper.version))
+        look = await self._db.run(partial(tables.read_cluster, known=keeper.version))
         answered = time.monotonic()
         if gone_back := self._gone_back(look, totals, beats):
             await self._ended(keeper.end(), gone_back)

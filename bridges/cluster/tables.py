@@ -179,7 +179,7 @@ def beat(connection: Connection, start: int) -> bool:
     return bool(changed.rowcount)
 
 
-def look(connection: Connection, known: int) -> Look:
+def read_cluster(connection: Connection, known: int) -> Look:
     """Return the members and slots. ``known``: the version of the slots that the caller has (-1: none)."""
     found = totals(connection)
     query = "SELECT cluster_state.version, start, beats FROM cluster_state LEFT JOIN cluster_nodes ON TRUE"
@@ -265,7 +265,7 @@ def leave(connection: Connection, start: int) -> bool:
     return bool(changed.rowcount)
 
 
-def left(connection: Connection, start: int) -> bool:
+def mark_stopped(connection: Connection, start: int) -> bool:
     """Mark a member that has closed everything as ENDING: any other member may take over its slots and log."""
     lock(connection)
     changed = connection.execute("UPDATE cluster_nodes SET state = 'ending', ended_by = 0 WHERE start = ?", (start,))

@@ -118,6 +118,6 @@ def _check_needed(needed: Version, ours: Version) -> None:
             )
 
 
-def told(version: Version) -> dict[str, Any]:
+def to_json(version: Version) -> dict[str, Any]:
     """Return the version as the JSON interface has it."""
     return dict(version.parts())

@@ -129,7 +129,7 @@ class ClusterHandlers:
             "pins": pins,
             "moving": [index for index, to in keeper.pins().items() if keeper.slots[index].owner != to],
             "drained": sorted(keeper.drained),
-            "level": versions.told(keeper.level),
+            "level": versions.to_json(keeper.level),
         }
         if asked is not None:
             head["asked"] = asked
@@ -142,7 +142,7 @@ class ClusterHandlers:
                 "slots": owned[member.start],
                 "pinned": len(pins.get(str(member.node_id), ())),
                 "drained": member.drained,
-                "version": versions.told(member.version),
+                "version": versions.to_json(member.version),
                 "silent_seconds": round(keeper.still(member.start), 3),
                 "suspected": keeper.is_suspected(member.start),
                 "rack": member.rack,

@@ -76,12 +76,12 @@ async def accept(settings: Settings) -> None:
     """
     async with _opened(settings) as (db, marks):
         await _in_placement_driver(settings, partial(_require_logs, settings))
-        before = await db.run(lambda connection: tables.look(connection, -1))
+        before = await db.run(lambda connection: tables.read_cluster(connection, -1))
         await asyncio.sleep(settings.cluster.lease_s)
 
         def go_on(connection: Connection) -> None:
             tables.lock(connection)
-            for member in tables.look(connection, -1).members:
+            for member in tables.read_cluster(connection, -1).members:
                 if before.beats_of(member.start) != member.beats:
                     raise StoreError(f"node {member.node_id} of this cluster runs: stop all of its nodes first")
             marks.accept(connection)

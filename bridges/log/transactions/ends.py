@@ -93,7 +93,7 @@ class TransactionEnds(Generic[T]):
                 transaction, delay = self._due.popleft()
                 if transaction.given_up:
                     continue
-                done = await self._carried_out(transaction)
+                done = await self._carry_out(transaction)
                 if transaction.given_up:
                     continue
                 if done:
@@ -103,9 +103,12 @@ class TransactionEnds(Generic[T]):
         finally:
             self._working -= 1
 
-    async def _carried_out(self, transaction: T) -> bool:
+    async def _carry_out(self, transaction: T) -> bool:
         try:
-            await self._end_everywhere(transaction)
+            places = transaction.places_in_order()
+            for start in range(0, len(places), TOGETHER):
+                some = places[start : start + TOGETHER]
+                await self._markers.mark(transaction, some, partial(self._ask, transaction))
             await self._finish(transaction)
         except LogError as error:
             log.warning(f"{self._what} is ended later", reason=str(error), **transaction.about)
@@ -114,9 +117,3 @@ class TransactionEnds(Generic[T]):
             self._barrier.caught(f"end of {self._what}", error, **transaction.about)
             return False
         return True
-
-    async def _end_everywhere(self, transaction: T) -> None:
-        places = transaction.places_in_order()
-        for start in range(0, len(places), TOGETHER):
-            some = places[start : start + TOGETHER]
-            await self._markers.mark(transaction, some, partial(self._ask, transaction))

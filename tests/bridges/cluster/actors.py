@@ -422,7 +422,7 @@ class Node:
                     raise Broken(f"{self.start} goes back to epoch {epoch} of slot {slot}")
             self._act()
 
-        self._ask(partial(tables.look, known=keeper.version), done)
+        self._ask(partial(tables.read_cluster, known=keeper.version), done)
 
     def _told(self, news: News) -> None:
         for slot in news.lost:
@@ -447,7 +447,7 @@ class Node:
             move = moves[0]
             self._give([one for one in moves if one.to == move.to][:2], move.to)
         elif keeper.state is State.LEAVING and not keeper.acting and self._stopping:
-            self._ask(partial(tables.left, start=self.start), lambda answered, result: None)
+            self._ask(partial(tables.mark_stopped, start=self.start), lambda answered, result: None)
             self.kill()
             self.world.tell(f"n{self.number} has left")
 

@@ -35,7 +35,7 @@ class Home:
         return await self.db.run(lambda connection: work(connection, *arguments))
 
     async def look(self) -> Look:
-        found: Look = await self.do(tables.look, -1)
+        found: Look = await self.do(tables.read_cluster, -1)
         return found
 
     async def up(self, node_id: int) -> int:
@@ -170,7 +170,7 @@ async def test_one_who_leaves_gives_everything_away(home: Home) -> None:
     first, second = await home.up(1), await home.up(2)
     assert await home.do(tables.leave, first)
     assert len(await home.give(first, SLOTS, second)) == SLOTS
-    assert await home.do(tables.left, first)
+    assert await home.do(tables.mark_stopped, first)
     assert await home.do(tables.claim, first, -1, second)  # it has ended: no counter matters
     assert await home.do(tables.finish, first, second)
     assert len((await home.look()).members) == 1
@@ -179,7 +179,7 @@ async def test_one_who_leaves_gives_everything_away(home: Home) -> None:
 async def test_the_last_one_leaves_what_it_has_to_whoever_comes(home: Home) -> None:
     first = await home.up(1)
     assert await home.do(tables.leave, first)
-    assert await home.do(tables.left, first)
+    assert await home.do(tables.mark_stopped, first)
     second = await home.up(2)
     assert await home.owners() == [first] * SLOTS
     assert await home.do(tables.claim, first, 0, second)
@@ -210,9 +210,9 @@ async def test_nothing_goes_to_one_who_is_not_there(home: Home) -> None:
 async def test_slots_are_told_to_those_who_have_them_not(home: Home) -> None:
     await home.up(1)
     known = (await home.look()).version
-    assert (await home.do(tables.look, known)).slots is None
+    assert (await home.do(tables.read_cluster, known)).slots is None
     await home.up(2)
-    assert len((await home.do(tables.look, known)).slots) == SLOTS
+    assert len((await home.do(tables.read_cluster, known)).slots) == SLOTS
 
 
 async def test_what_is_pinned_goes_to_its_node_whatever_the_shares_are(home: Home) -> None:
@@ -258,7 +258,7 @@ async def test_who_is_drained_owns_nothing_until_it_is_undrained(home: Home) -> 
     assert len(await home.give(first, SLOTS, second)) == SLOTS
     assert not await home.do(wishes.pin, [0], 1)
     assert await home.do(tables.leave, first)
-    assert await home.do(tables.left, first)
+    assert await home.do(tables.mark_stopped, first)
     assert await home.do(tables.claim, first, 0, second)
     assert await home.do(tables.finish, first, second)
     assert (await home.look()).drained == {1}
@@ -327,7 +327,7 @@ async def of_version(home: Home, node_id: int, version: Version) -> int:
 
 async def ends(home: Home, start: int, by: int) -> None:
     assert await home.do(tables.leave, start)
-    assert await home.do(tables.left, start)
+    assert await home.do(tables.mark_stopped, start)
     assert await home.do(tables.claim, start, 0, by)
     assert await home.do(tables.finish, start, by)
 

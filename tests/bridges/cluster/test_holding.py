@@ -46,7 +46,7 @@ async def members(db: Database) -> tuple[int, int]:
 
 
 async def handed_over(db: Database, start: int, to: int) -> list[int]:
-    look = await db.run(lambda c: tables.look(c, -1))
+    look = await db.run(lambda c: tables.read_cluster(c, -1))
     assert look.slots is not None
     epoch = look.slots[SLOT].epoch
     asked = next(one.node_id for one in look.members if one.start == to)

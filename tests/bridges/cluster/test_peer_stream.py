@@ -84,7 +84,7 @@ async def test_a_stream_ends_when_the_cluster_goes_on_without_the_node() -> None
         assert await stream.read() == b"hello"
         reading = asyncio.create_task(stream.read())
         await asyncio.sleep(0)
-        asking.left([1])
+        asking.keep_only([1])
         with pytest.raises(PeerUnreachable, match="no more"):
             await reading
 

@@ -40,7 +40,7 @@ async def stopped(url: str) -> int:
     start = await db.run(lambda c: tables.enter(c, GONE))
     assert isinstance(start, int)
     assert await db.run(lambda c: tables.join(c, start, GONE, {}, ""))
-    await db.run(lambda c: tables.left(c, start))
+    await db.run(lambda c: tables.mark_stopped(c, start))
     await db.close()
     return start
 
