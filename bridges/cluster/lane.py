@@ -174,6 +174,7 @@ class Answers:
         self._unsent: deque[bytes] = deque()
         self._more = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
+        self._stopped = False
         self._finishes = True
         self._failed: BaseException | None = None
         self._over = False
@@ -182,6 +183,8 @@ class Answers:
         """Answer ``first``, and the questions after it, until the stream ends or :meth:`stop` is called."""
         sending = asyncio.create_task(self._send())
         self._reading = reading = asyncio.create_task(self._read(first))
+        if self._stopped:
+            reading.cancel()
         try:
             await asyncio.wait({reading})
             if self._failed is not None:
@@ -201,6 +204,7 @@ class Answers:
 
     def stop(self, finishes: bool = True) -> None:
         """End the stream; with ``finishes``, once everything that has arrived is answered."""
+        self._stopped = True
         self._finishes = finishes
         if self._reading is not None:
             self._reading.cancel()
@@ -208,7 +212,11 @@ class Answers:
     async def _read(self, first: bytes | None) -> None:
         raw = first
         while raw is not None or (raw := await self._stream.read()) is not None:
-            working = asyncio.ensure_future(self._answer(raw))
+            try:
+                working = asyncio.ensure_future(self._answer(raw))
+            except BaseException:
+                self._stream.account.give(Kind.REQUESTS, len(raw))
+                raise
             self._working.add(working)
             self._bytes += len(raw)
             working.add_done_callback(partial(self._take, len(raw)))

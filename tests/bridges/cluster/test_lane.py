@@ -142,13 +142,33 @@ async def test_an_end_that_finishes_answers_what_has_arrived() -> None:
 
 
 async def test_a_question_that_cannot_be_read_ends_the_stream() -> None:
-    async def answer(raw: bytes) -> bytes:
+    async def later(raw: bytes) -> bytes:
         raise LogError("this is no question")
 
-    async with lab_with(answer) as lab:
-        with pytest.raises(PeerUnreachable):
-            await lab.ask("a")
-        assert lab.barrier.failures == {"answering another node": 1}
+    def at_once(raw: bytes) -> Awaitable[bytes]:
+        raise LogError("this is no question")
+
+    for answer in (later, at_once):
+        async with lab_with(answer) as lab:
+            with pytest.raises(PeerUnreachable):
+                await lab.ask("a")
+            assert lab.barrier.failures == {"answering another node": 1}
+
+
+async def test_a_node_that_stops_already_reads_nothing() -> None:
+    held = Held()
+    async with lab_with(held) as lab:
+        run = Answers.run
+
+        async def stopped(answers: Answers) -> None:
+            answers.stop()
+            await run(answers)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Answers, "run", stopped)
+            with pytest.raises(PeerUnreachable):
+                await lab.ask("a")
+        assert not held.futures
 
 
 async def test_errors_of_the_encoder_send_nothing() -> None:
