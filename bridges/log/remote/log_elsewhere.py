@@ -164,10 +164,6 @@ class LogsElsewhere:
             found = self._known[key] = LogElsewhere(self, topic, partition, stream_id, topic_id)
         return found
 
-    def is_mine(self, topic: str, partition: int) -> bool:
-        """Return whether this node owns a partition."""
-        return self.owners.is_mine(self.owners.slot_of(topic, partition))
-
     async def close(self) -> None:
         """Stop watching logs."""
         await self.tasks.close()
@@ -202,7 +198,7 @@ class LogsElsewhere:
     async def _tell(self, stream: PeerStream, reads: asyncio.Semaphore, raw: bytes) -> bytes:
         question = _question(raw)
         try:
-            if not self.is_mine(question.topic, question.partition):
+            if not self.owners.is_mine(self.owners.slot_of(question.topic, question.partition)):
                 raise NotOwner(f"{question.topic}-{question.partition}", -1)
             if question.op in (Op.STATE, Op.WATCH):
                 return _encoded(await self._answer(question))
@@ -362,14 +358,14 @@ class LogElsewhere:
 
     async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """Ask the owner for :meth:`bridges.log.partition.partition_log.PartitionLog.find_timestamp`."""
-        return self._told((await self._ask(Op.TIME, timestamp)).found).record
+        return self._require_found((await self._ask(Op.TIME, timestamp)).found).record
 
     async def find_aborted(self, start: int, end: int) -> tuple[int, Sequence[Aborted]]:
         """Ask the owner for :meth:`bridges.log.partition.partition_log.PartitionLog.find_aborted`."""
-        found = self._told((await self._ask(Op.ABORTED, start, limit=end)).found)
+        found = self._require_found((await self._ask(Op.ABORTED, start, limit=end)).found)
         return found.reached, found.aborted
 
-    def _told(self, found: Found | None) -> Found:
+    def _require_found(self, found: Found | None) -> Found:
         if found is None:
             place = f"{self.topic}-{self.partition}"
             raise LogUnavailable(f"the owner of {place} has an earlier release, which other nodes cannot ask for this")

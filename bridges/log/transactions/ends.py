@@ -80,7 +80,7 @@ class TransactionEnds(Generic[T]):
             self._tasks.spawn(self._work())
 
     async def _when_quiet(self, transaction: T) -> None:
-        await transaction.settled()
+        await transaction.await_quiet()
         self._enqueue(transaction, _AGAIN_S)
 
     async def _later(self, transaction: T, delay: float) -> None:

@@ -78,27 +78,19 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
         """Return whether anything is in flight."""
         return not self.quiet.is_set()
 
-    async def settled(self) -> None:
+    async def await_quiet(self) -> None:
         """Return when nothing is in flight."""
         await self.quiet.wait()
 
-    def entered(self) -> None:
-        """Count one more item in flight until :meth:`left` is called."""
+    def append(self, to: Takes, batch: Batch, done: AppendDone) -> None:
+        """Append a batch, which counts as in flight until ``done`` is called."""
         self.in_flight += 1
         self.quiet.clear()
 
-    def left(self) -> None:
-        """Count one item in flight less; see :meth:`entered`."""
-        self.in_flight -= 1
-        if not self.in_flight:
-            self.quiet.set()
-
-    def append(self, to: Takes, batch: Batch, done: AppendDone) -> None:
-        """Append a batch, which counts as in flight until ``done`` is called."""
-        self.entered()
-
         def settle(appended: Appended, error: LogError | None) -> None:
-            self.left()
+            self.in_flight -= 1
+            if not self.in_flight:
+                self.quiet.set()
             done(appended, error)
 
         to.append(batch, settle)

@@ -120,7 +120,7 @@ class Attempt(OpenTransaction):
         """Return whether a request of the attempt is in progress, or a batch of it is in flight."""
         return self.lock.locked() or not self.quiet.is_set()
 
-    async def settled(self) -> None:
+    async def await_quiet(self) -> None:
         async with self.lock:
             await self.quiet.wait()
 

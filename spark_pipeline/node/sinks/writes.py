@@ -410,7 +410,7 @@ class Writes:
 
         A node that acknowledges before a flush may lose acknowledged batches in a loss of power.
         """
-        await attempt.settled()
+        await attempt.await_quiet()
         for topic, partition in await self.queries.find_missing(attempt):
             raise AttemptGone(f"what the attempt wrote to {topic}-{partition} is not there any more")
 
