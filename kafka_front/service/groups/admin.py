@@ -20,6 +20,7 @@ from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import KafkaError
 from kafka_front.wire.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -155,11 +156,12 @@ class GroupAdmin:
         """Answer DeleteGroups once nothing of the groups is left on disk."""
         results = []
         async for group_id in in_turns(dict.fromkeys(request.groups_names)):
-            if not self._service.access.group(ctx, Operation.DELETE, group_id):
-                results.append(DeleteGroupsResponse.DeletableGroupResult(group_id, codes.GROUP_AUTHORIZATION_FAILED))
-                continue
+            error = codes.NONE
             try:
-                error = await self._service.forget(group_id)
+                self._service.access.require_group(ctx, Operation.DELETE, group_id)
+                await self._service.forget(group_id)
+            except KafkaError as refused:
+                error = refused.code
             except LogError as failure:
                 _log.warning("group not deleted", group=group_id, error=str(failure))
                 error = codes.COORDINATOR_NOT_AVAILABLE

@@ -6,6 +6,7 @@ The requests' meaning: docs/protocols/kafka.md, rules 49-61.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from kafka_front.service.groups.owned import OwnedGroups
 from kafka_front.service.groups.runtime import GroupRuntime
 from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.view import CLASSIC, LiveGroups, is_empty, summary_of
+from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.kafka.groups")
 
 
-async def _no_share_groups(group_id: str) -> int:
-    return codes.GROUP_ID_NOT_FOUND
+async def _no_share_groups(group_id: str) -> None:
+    raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
 
 
 class GroupService:
@@ -76,7 +78,7 @@ class GroupService:
         self.consumers = self.runtime.consumers
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
         self.owned = OwnedGroups(owners, progress, self.runtime)
-        self.remove_share: Callable[[str], Awaitable[int]] = _no_share_groups
+        self.remove_share: Callable[[str], Awaitable[None]] = _no_share_groups
         self.live = LiveGroups(self.directory, progress.space, self.runtime.topics.name_of, self.owned.owns)
         # Number of commits in flight by group: the positions that they replace must not expire meanwhile.
         self.committing: dict[str, int] = {}
@@ -120,36 +122,35 @@ class GroupService:
                 yield name
             last = name
 
-    async def forget(self, group_id: str) -> int:
-        """Delete an empty group and all its committed positions; return the error code (rule 60).
+    async def forget(self, group_id: str) -> None:
+        """Delete an empty group and all its committed positions (rule 60). Raises KafkaError, LogError.
 
         A group that consumers of another protocol use is not empty.
         """
         if group_id in self.directory.share:
-            return await self.remove_share(group_id)
+            await self.remove_share(group_id)
+            return
         self.find(group_id)
         if self.progress.held_elsewhere(group_id):
-            return codes.NON_EMPTY_GROUP
-        error = self._delete_group(group_id)
-        if error:
-            return error
-        deleted, error = await asyncio.gather(self._delete(group_id), self.runtime.journal.erase(group_id))
-        error = deleted or error
+            raise KafkaError(codes.NON_EMPTY_GROUP, f"another protocol uses group {group_id!r}")
+        self._delete_group(group_id)
+        deleted, erased = await asyncio.gather(
+            self.progress.delete(group_id), self.runtime.journal.erase(group_id), return_exceptions=True
+        )
         # Another request may have created the group anew while its positions were still there.
         self._drop_if_bare(group_id)
-        return error
+        if isinstance(deleted, GroupHeld):
+            text = f"a member joined group {group_id!r} through another protocol a moment ago"
+            raise KafkaError(codes.NON_EMPTY_GROUP, text)
+        for error in (deleted, erased):
+            if error is not None:
+                raise error
 
-    def _delete_group(self, group_id: str) -> int:
+    def _delete_group(self, group_id: str) -> None:
         if group_id in self.directory.consumer:
-            return self.consumers.delete(group_id)
-        return self.coordinator.delete(self.runtime.now_ms(), group_id)
-
-    async def _delete(self, group_id: str) -> int:
-        try:
-            await self.progress.delete(group_id)
-        except GroupHeld:
-            return codes.NON_EMPTY_GROUP  # a member joined through another protocol a moment ago
-        return codes.NONE
+            self.consumers.delete(group_id)
+        else:
+            self.coordinator.delete(self.runtime.now_ms(), group_id)
 
     def _drop_if_bare(self, group_id: str) -> bool:
         """Drop an empty group without positions of this front; return whether it was dropped.
@@ -161,7 +162,8 @@ class GroupService:
             return False
         if any(committed.front == self.progress.name for committed in self.progress.of_group(group_id).values()):
             return False
-        return self._delete_group(group_id) == codes.NONE
+        self._delete_group(group_id)
+        return True
 
     def summary(self, group_id: str) -> GroupSummary:
         """Return a group as ListGroups shows it; it may have committed positions only. One with members of another
@@ -175,11 +177,11 @@ class GroupService:
         group = self.directory.get(group_id)
         return None if group is not None and group.members else self.progress.other_view(group_id)
 
-    def check_commit(self, group_id: str, generation: int) -> int:
-        """Return the error code of a commit by a client that is no member: another protocol's members exclude it."""
+    def check_commit(self, group_id: str, generation: int) -> None:
+        """Raise KafkaError for a commit by a client that is no member if members of another protocol exclude it."""
         if generation < 0 and self.progress.other_summary(group_id) is not None:
-            return codes.UNKNOWN_MEMBER_ID
-        return codes.NONE
+            text = f"members of another protocol read group {group_id!r}: only they commit"
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, text)
 
     # --- expiry --------------------------------------------------------------------------------------------------
 
@@ -210,7 +212,9 @@ class GroupService:
             if gone and (expired := await self.progress.expire(group_id, gone)):
                 _log.info("committed offsets expired", group=group_id, positions=expired)
         if self._drop_if_bare(group_id):
-            await self.runtime.journal.erase(group_id)
+            # The journal has logged a failure: at worst, the next start reads an empty group.
+            with contextlib.suppress(KafkaError):
+                await self.runtime.journal.erase(group_id)
         return expired
 
     async def _expired(

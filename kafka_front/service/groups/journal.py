@@ -18,6 +18,7 @@ from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.requests import SavedCallback
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, encode_snapshot
 from kafka_front.service.groups.consumer.requests import Encode
+from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
@@ -63,9 +64,11 @@ class GroupJournal:
         blob = encode_snapshot(stored)
         self.put(group_id, lambda _: blob, done)
 
-    async def erase(self, group_id: str) -> int:
-        """Remove a group's stored state, after any write in flight; return the error code."""
-        return await awaited(lambda settle: self.put(group_id, None, lambda _, error: settle(error)))
+    async def erase(self, group_id: str) -> None:
+        """Remove a group's stored state, after any write in flight. Raises KafkaError."""
+        written: asyncio.Future[int] = awaited(lambda settle: self.put(group_id, None, lambda _, error: settle(error)))
+        if error := await written:
+            raise KafkaError(error, f"the stored state of group {group_id!r} could not be removed")
 
     async def settled(self) -> None:
         """Wait until all writes requested before this call have ended."""

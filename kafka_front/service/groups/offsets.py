@@ -15,12 +15,12 @@ from bridges.catalog.progress import Committed
 from bridges.errors import GroupHeld, LogError, NotOwner
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.consumer.group import ConsumerGroup
+from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import ErrorCode, KafkaError
+from kafka_front.wire.errors import KafkaError
 from kafka_front.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -153,30 +153,31 @@ class Offsets:
             response.topics.append(_CommitTopic(topic.topic_id, partitions, topic.name))
         if request.topics and not asked.known:
             return response  # no position is valid: a broker does not check the group then
-        error = self._check_member(ctx.version, request)
-        if not error:
-            error = await self._store(request.group_id, asked.positions)
-        if error:
-            asked.refuse(error)
+        try:
+            self._check_member(ctx.version, request)
+            await self._store(request.group_id, asked.positions)
+        except KafkaError as refused:
+            asked.refuse(refused.code)
         return response
 
-    def _check_member(self, version: int, request: OffsetCommitRequest) -> int:
+    def _check_member(self, version: int, request: OffsetCommitRequest) -> None:
         service = self._service
-        if error := service.check_commit(request.group_id, request.generation_id_or_member_epoch):
-            return error
+        service.check_commit(request.group_id, request.generation_id_or_member_epoch)
         if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
-            return codes.COORDINATOR_NOT_AVAILABLE
+            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
         group = service.directory.consumer.get(request.group_id)
         if group is not None:
             if version < _UNKNOWN_GROUP_SINCE and group.members:
                 member = group.members.get(request.member_id)
                 if member is not None and member.classic is None:
-                    return codes.UNSUPPORTED_VERSION  # it has no field for the member's epoch
-            return service.consumers.check_commit(
+                    text = "this version has no field for the member's epoch"
+                    raise KafkaError(codes.UNSUPPORTED_VERSION, text)
+            service.consumers.check_commit(
                 group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
             )
+            return
         unknown = codes.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUP_SINCE else codes.ILLEGAL_GENERATION
-        error = service.coordinator.check_commit(
+        service.coordinator.check_commit(
             service.runtime.now_ms(),
             request.group_id,
             request.member_id,
@@ -185,23 +186,21 @@ class Offsets:
             unknown_group_error=unknown,
         )
         service.runtime.touched()
-        return error
 
-    async def _store(self, group_id: str, positions: list[tuple[str, int, Committed]]) -> int:
+    async def _store(self, group_id: str, positions: list[tuple[str, int, Committed]]) -> None:
         committing = self._service.committing
         committing[group_id] = committing.get(group_id, 0) + 1
         try:
             await self._progress.commit(group_id, positions)
-        except NotOwner:
-            return codes.NOT_COORDINATOR
+        except NotOwner as error:
+            raise KafkaError(codes.NOT_COORDINATOR, str(error)) from error
         except LogError as error:
             _log.warning("offsets not committed", group=group_id, positions=len(positions), error=str(error))
-            return codes.COORDINATOR_NOT_AVAILABLE
+            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         finally:
             committing[group_id] -= 1
             if not committing[group_id]:
                 del committing[group_id]
-        return codes.NONE
 
     def _name(self, ctx: Context, name: str, topic_id: bytes) -> str | None:
         """Return the name of a topic that a request names or gives the id of; None: no topic has this id."""
@@ -255,9 +254,7 @@ class Offsets:
         """Raise KafkaError if the client claims to be a member and is not, or is in another epoch."""
         group = self._service.directory.consumer.get(asked.group_id)
         if group is not None and ctx.version >= _UNKNOWN_GROUP_SINCE:
-            error = self._service.consumers.check_fetch(group, asked.member_id, asked.member_epoch)
-            if error:
-                raise KafkaError(ErrorCode(error))
+            self._service.consumers.check_fetch(group, asked.member_id, asked.member_epoch)
 
     async def _asked(
         self, ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, answer: _FetchedGroup
@@ -323,13 +320,10 @@ class Offsets:
         """Answer OffsetDelete, which deletes positions of topics that no member reads."""
         service = self._service
         if not request.group_id:
-            return OffsetDeleteResponse(error_code=codes.INVALID_GROUP_ID)
-        group = service.find(request.group_id)
-        if not isinstance(group, ConsumerGroup):
-            error = service.coordinator.check_offset_delete(request.group_id)
-            if error:
-                return OffsetDeleteResponse(error_code=error)
-        assert group is not None
+            raise KafkaError(codes.INVALID_GROUP_ID, "a group needs a name")
+        group = service.find(request.group_id) or service.coordinator.find(request.group_id)
+        if isinstance(group, Group) and group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
+            raise KafkaError(codes.NON_EMPTY_GROUP, f"group {request.group_id!r} has members that are no consumers")
         response = OffsetDeleteResponse()
         gone: list[Place] = []
         async for topic in in_turns(request.topics):
@@ -350,13 +344,13 @@ class Offsets:
         if gone:
             try:
                 await self._progress.delete(request.group_id, gone)
-            except GroupHeld:
-                return OffsetDeleteResponse(error_code=codes.NON_EMPTY_GROUP)
-            except NotOwner:
-                return OffsetDeleteResponse(error_code=codes.NOT_COORDINATOR)
-            except LogError as failure:
-                _log.warning("offsets not deleted", group=request.group_id, error=str(failure))
-                return OffsetDeleteResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE)
+            except GroupHeld as held:
+                raise KafkaError(codes.NON_EMPTY_GROUP, str(held)) from held
+            except NotOwner as error:
+                raise KafkaError(codes.NOT_COORDINATOR, str(error)) from error
+            except LogError as error:
+                _log.warning("offsets not deleted", group=request.group_id, error=str(error))
+                raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         return response
 
 

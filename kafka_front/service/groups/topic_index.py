@@ -24,7 +24,7 @@ from anabranch_kit.run.turns import portions, worked_off
 from bridges.auth import Principal
 from bridges.catalog.topic import Change, ChangeKind, TopicKind
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.consumer.group import View
+from kafka_front.service.groups.consumer.group import Partitions, View
 from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -80,6 +80,14 @@ class TopicIndex:
         """Return the name of the topic with this id."""
         topic = self._catalog.by_id.get(topic_id)
         return None if topic is None else topic.name
+
+    def named(self, partitions: Partitions) -> list[tuple[bytes, str, list[int]]]:
+        """Return partitions as tools see them: id and name of each topic that exists, and its partitions in order."""
+        return [
+            (topic_id, name, sorted(numbers))
+            for topic_id, numbers in partitions.items()
+            if (name := self.name_of(topic_id)) is not None
+        ]
 
     def seen(self, view: View) -> Collection[str]:
         known = self._patterns.get(view)

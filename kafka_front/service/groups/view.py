@@ -31,7 +31,7 @@ def summary_of(group_id: str, group: Group | ConsumerGroup | ShareGroup | None) 
     if group is None:
         return GroupSummary(group_id, CLASSIC, GroupState.EMPTY.value, "", 0)
     if isinstance(group, ShareGroup):
-        return GroupSummary(group_id, SHARE, group.state, SHARE, len(group.members))
+        return GroupSummary(group_id, SHARE, group.state.value, SHARE, len(group.members))
     if isinstance(group, ConsumerGroup):
         return GroupSummary(group_id, CONSUMER, group.state.value, PROTOCOL_TYPE, len(group.members))
     return GroupSummary(group_id, CLASSIC, group.state.value, group.protocol_type or "", len(group.members))

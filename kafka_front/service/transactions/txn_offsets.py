@@ -11,10 +11,9 @@ from bridges.errors import LogError, NotOwner
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups.offsets import Asked
 from kafka_front.service.groups.runtime import unix_ms
-from kafka_front.service.transactions.coordinator import CONCURRENT, FENCED, NOT_AVAILABLE
 from kafka_front.service.transactions.tables import NotAsBelieved, require_group
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
@@ -48,43 +47,40 @@ class TransactionalOffsets:
             partitions = await asked.take(ctx, topic.name, topic.partitions, _Partition)
             response.topics.append(_Topic(topic.name, partitions))
         if not request.topics or asked.known:
-            error = await self._commit(ctx.version, request, asked)
-            if error:
-                asked.refuse(error)
+            try:
+                await self._commit(ctx.version, request, asked)
+            except KafkaError as refused:
+                asked.refuse(_code_for(ctx.version, refused.code))
         return response
 
-    async def _commit(self, version: int, request: TxnOffsetCommitRequest, asked: Asked) -> int:
+    async def _commit(self, version: int, request: TxnOffsetCommitRequest, asked: Asked) -> None:
         name, group = request.transactional_id, request.group_id
         producer = request.producer_id, request.producer_epoch
-        code = 0
         if version >= _IMPLICIT_SINCE:
             code = await self._transactions.owned.add(name, *producer, [], [group])
-        code = code or self._check_member(request)
-        if code:
-            return _told(code, version)
+            if code:
+                raise KafkaError(code)
+        self._check_member(request)
         check = partial(require_group, name=name, producer_id=producer[0], epoch=producer[1], group=group)
         try:
             await self._progress.commit_with(name, group, asked.positions, check)
         except NotAsBelieved as error:
-            return _told(int(error.code), version)
-        except NotOwner:
-            return int(ErrorCode.NOT_COORDINATOR)
-        except LogError:
-            return NOT_AVAILABLE
-        return 0
+            raise KafkaError(error.code, str(error)) from error
+        except NotOwner as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, str(error)) from error
+        except LogError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
 
-    def _check_member(self, request: TxnOffsetCommitRequest) -> int:
+    def _check_member(self, request: TxnOffsetCommitRequest) -> None:
         groups, runtime = self._groups, self._groups.runtime
-        if error := groups.check_commit(request.group_id, request.generation_id):
-            return error
+        groups.check_commit(request.group_id, request.generation_id)
         consumers = groups.directory.consumer.get(request.group_id)
         if consumers is not None:
-            error = groups.consumers.check_commit(
+            groups.consumers.check_commit(
                 consumers, request.member_id, request.group_instance_id, request.generation_id, transactional=True
             )
-            stale = error == ErrorCode.STALE_MEMBER_EPOCH
-            return int(ErrorCode.ILLEGAL_GENERATION) if stale else error  # a code that transactional clients know
-        error = groups.coordinator.check_commit(
+            return
+        groups.coordinator.check_commit(
             runtime.now_ms(),
             request.group_id,
             request.member_id,
@@ -93,13 +89,15 @@ class TransactionalOffsets:
             transactional=True,
         )
         runtime.touched()
-        return error
 
 
-def _told(code: int, version: int) -> int:
-    if code == FENCED:
+def _code_for(version: int, code: int) -> int:
+    """Return ``code`` as transactional clients of this version know it."""
+    if code == ErrorCode.PRODUCER_FENCED:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
-    if code == CONCURRENT and version < _IMPLICIT_SINCE:
+    if code == ErrorCode.STALE_MEMBER_EPOCH:
+        return int(ErrorCode.ILLEGAL_GENERATION)
+    if code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _IMPLICIT_SINCE:
         return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # older clients retry on it
     return code
 

@@ -15,6 +15,7 @@ from kafka_front.service.groups.classic.group import Group, JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SavedCallback, SyncRequest
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
 from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.wire.errors import KafkaError
 
 T = TypeVar("T")
 
@@ -60,6 +61,15 @@ class Journal:
         if not error:
             self.stored[group_id] = encode_snapshot(snapshot)
         done(self.clock(), error)
+
+
+def code_of(call: Callable[..., object], *args: object, **options: object) -> int:
+    """The code with which a call is refused, or NONE."""
+    try:
+        call(*args, **options)
+    except KafkaError as refused:
+        return refused.code
+    return codes.NONE
 
 
 @dataclass
@@ -154,7 +164,7 @@ class Lab:
 
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None) -> int:
         self.requests += 1
-        return self.coordinator.heartbeat(self.now, GROUP, member_id, instance_id, generation)
+        return code_of(self.coordinator.heartbeat, self.now, GROUP, member_id, instance_id, generation)
 
     def leave(self, *leavers: str | Leaver) -> list[int]:
         """Errors by leaver; the answer must come at once."""
@@ -173,7 +183,7 @@ class Lab:
         return pending
 
     def commit(self, member_id: str, generation: int, instance_id: str | None = None, **options: object) -> int:
-        return self.coordinator.check_commit(self.now, GROUP, member_id, instance_id, generation, **options)  # type: ignore[arg-type]
+        return code_of(self.coordinator.check_commit, self.now, GROUP, member_id, instance_id, generation, **options)
 
     def stable(self, count: int = 1, *, static: bool = False, **fields: object) -> list[str]:
         """Bring up a stable group; member n is assigned b"a<n>". Returns the member ids, the leader first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from kafka_front.service.groups.consumer.requests import HeartbeatRequest
 from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.settings import GroupSettings, MigrationPolicy
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, SETTINGS, ConsumerLab, Reader
-from tests.kafka_front.groups.lab import Pending, assignment, subscription
+from tests.kafka_front.groups.lab import Pending, assignment, code_of, subscription
 
 SESSION_MS = SETTINGS.consumer_session_timeout_ms
 
@@ -147,13 +148,13 @@ def test_what_groups_hold_of_partitions_is_bounded(lab: ConsumerLab) -> None:
 def test_positions_are_those_of_members_in_their_epoch(lab: ConsumerLab) -> None:
     share(lab, "a")
     epoch = lab.group.epoch
-    check = lab.coordinator.check_commit
+    check = partial(code_of, lab.coordinator.check_commit)
     assert check(lab.group, "a", None, epoch) == codes.NONE
     assert check(lab.group, "a", None, epoch - 1) == codes.STALE_MEMBER_EPOCH
     assert check(lab.group, "x", None, epoch) == codes.UNKNOWN_MEMBER_ID
     assert check(lab.group, "", None, -1) == codes.UNKNOWN_MEMBER_ID
     assert check(lab.group, "", None, -1, transactional=True) == codes.NONE
-    fetch = lab.coordinator.check_fetch
+    fetch = partial(code_of, lab.coordinator.check_fetch)
     assert fetch(lab.group, None, -1) == fetch(lab.group, "a", epoch) == codes.NONE
     assert fetch(lab.group, "a", epoch + 1) == codes.STALE_MEMBER_EPOCH
     assert fetch(lab.group, "x", epoch) == codes.UNKNOWN_MEMBER_ID
@@ -391,7 +392,7 @@ def test_a_classic_group_is_upgraded_and_goes_back(lab: ConsumerLab, owned: bool
     new.beat()
     assert lab.directory.classic == {}
     assert (new.epoch > old.generation, count_of(new.owned)) == (True, 0)
-    assert mixed.heartbeat(old) == codes.REBALANCE_IN_PROGRESS
+    assert code_of(mixed.heartbeat, old) == codes.REBALANCE_IN_PROGRESS
     has = [0, 1, 2, 3] if owned else []
     again = mixed.join(old.member_id, has)
     keeps = mixed.sync(again)
@@ -399,23 +400,24 @@ def test_a_classic_group_is_upgraded_and_goes_back(lab: ConsumerLab, owned: bool
     if owned:
         # It is told of less than it has, and joins once more when it has given the rest back.
         assert (again.generation, len(keeps)) == (old.generation, 2)
-        assert mixed.heartbeat(again) == codes.REBALANCE_IN_PROGRESS
+        assert code_of(mixed.heartbeat, again) == codes.REBALANCE_IN_PROGRESS
         again = mixed.join(old.member_id, keeps)
         assert mixed.sync(again) == keeps
-    assert mixed.heartbeat(again) == codes.NONE
+    assert code_of(mixed.heartbeat, again) == codes.NONE
     new.beat()
     assert (count_of(new.owned), len(keeps), lab.state) == (2, 2, "Stable")
     lab.start()  # stored, mixed as it is
-    assert mixed.heartbeat(again) == codes.NONE
+    assert code_of(mixed.heartbeat, again) == codes.NONE
     assert (
-        lab.coordinator.check_commit(lab.group, old.member_id, None, again.generation - 1) == codes.ILLEGAL_GENERATION
+        code_of(lab.coordinator.check_commit, lab.group, old.member_id, None, again.generation - 1)
+        == codes.ILLEGAL_GENERATION
     )
     new.leave()
     assert lab.directory.consumer == {}
     back = lab.directory.classic[GROUP]
     assert (set(back.members), back.generation) == ({old.member_id}, again.generation)
     assert assigned_partitions(back.members[old.member_id].assignment) == {"t": keeps}
-    assert mixed.heartbeat(again) == codes.REBALANCE_IN_PROGRESS
+    assert code_of(mixed.heartbeat, again) == codes.REBALANCE_IN_PROGRESS
     lab.start()
     assert set(lab.directory.classic[GROUP].members) == {old.member_id}
 
@@ -440,12 +442,12 @@ def test_a_classic_member_that_does_not_come_back_is_out(lab: ConsumerLab) -> No
     mixed.sync(old, {})
     new = Reader(lab, "new", frozenset({"t"}))
     new.beat()
-    assert mixed.heartbeat(old) == codes.REBALANCE_IN_PROGRESS
+    assert code_of(mixed.heartbeat, old) == codes.REBALANCE_IN_PROGRESS
     for _ in range(4):
         lab.pass_time(REBALANCE_MS // 4)
         new.beat()
         if GROUP in lab.directory.consumer and old.member_id in lab.group.members:
-            mixed.heartbeat(old)
+            code_of(mixed.heartbeat, old)
     assert set(lab.group.members) == {"new"}
 
 
@@ -464,7 +466,7 @@ def test_requests_of_classic_members_are_fenced(lab: ConsumerLab) -> None:
     assert mixed.sync(JoinReply("x", generation=1)) == codes.UNKNOWN_MEMBER_ID
     assert mixed.sync(JoinReply("new", generation=lab.group.members["new"].epoch)) == codes.UNKNOWN_MEMBER_ID
     assert mixed.sync(JoinReply(joined.member_id, generation=99)) == codes.ILLEGAL_GENERATION
-    assert mixed.heartbeat(JoinReply(joined.member_id, generation=99)) == codes.ILLEGAL_GENERATION
+    assert code_of(mixed.heartbeat, JoinReply(joined.member_id, generation=99)) == codes.ILLEGAL_GENERATION
     lab.settings = GroupSettings(max_size=2)
     lab.start()
     assert mixed.join("third").error == codes.GROUP_MAX_SIZE_REACHED
@@ -475,7 +477,7 @@ def test_a_group_that_is_none_of_consumers_is_not_upgraded(lab: ConsumerLab) -> 
     worker = mixed.join(protocol_type="connect")
     mixed.sync(worker, {})
     assert lab.join("new", "t").error == codes.GROUP_ID_NOT_FOUND
-    assert mixed.heartbeat(worker) == codes.NONE
+    assert code_of(mixed.heartbeat, worker) == codes.NONE
 
 
 def test_a_group_whose_assignor_gives_data_of_its_own_is_not_upgraded(lab: ConsumerLab) -> None:
@@ -485,7 +487,7 @@ def test_a_group_whose_assignor_gives_data_of_its_own_is_not_upgraded(lab: Consu
     assert mixed.sync(old, {old.member_id: streams}) == [0, 1]
     refused = lab.join("new", "t")
     assert (refused.error, "data of its own" in str(refused.message)) == (codes.GROUP_ID_NOT_FOUND, True)
-    assert mixed.heartbeat(old) == codes.NONE
+    assert code_of(mixed.heartbeat, old) == codes.NONE
     assert lab.directory.classic[GROUP].members[old.member_id].assignment == streams
 
 
@@ -512,7 +514,7 @@ def test_groups_change_their_kind_as_the_policy_lets_them(lab: ConsumerLab, poli
     assert again.error == codes.NONE
     if policy == "upgrade":
         assert mixed.sync(again) == [0, 1, 2, 3]
-        assert mixed.heartbeat(again) == codes.NONE
+        assert code_of(mixed.heartbeat, again) == codes.NONE
 
 
 def test_a_refused_member_leaves_the_group_what_it_was(lab: ConsumerLab) -> None:
@@ -522,10 +524,10 @@ def test_a_refused_member_leaves_the_group_what_it_was(lab: ConsumerLab) -> None
     old = mixed.join(instance_id="i")
     mixed.sync(old, {old.member_id: assignment({"t": [0]})})
     assert lab.join("new", "t", instance_id="i").error == codes.UNRELEASED_INSTANCE_ID
-    assert mixed.heartbeat(old) == codes.NONE
+    assert code_of(mixed.heartbeat, old) == codes.NONE
     assert lab.join("new", "t", *(f"topic{number}" for number in range(13))).error == codes.GROUP_MAX_SIZE_REACHED
     assert GROUP in lab.directory.classic
-    assert mixed.heartbeat(old) == codes.REBALANCE_IN_PROGRESS
+    assert code_of(mixed.heartbeat, old) == codes.REBALANCE_IN_PROGRESS
     assert set(lab.directory.classic[GROUP].members) == {old.member_id}
 
 

@@ -19,7 +19,7 @@ from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, ConsumerLab, Reader, places
-from tests.kafka_front.groups.lab import Pending, assignment, subscription
+from tests.kafka_front.groups.lab import Pending, assignment, code_of, subscription
 
 PARTITIONS = 6
 STEPS = 250
@@ -121,7 +121,7 @@ class ClassicReader:
         return shares
 
     def _heartbeat(self) -> None:
-        error = self.decides.heartbeat(self.lab.now, GROUP, self.member_id, None, self.generation)
+        error = code_of(self.decides.heartbeat, self.lab.now, GROUP, self.member_id, None, self.generation)
         if error in (codes.NONE, codes.REBALANCE_IN_PROGRESS):
             self.heard = self.lab.now
         if error:

@@ -6,7 +6,7 @@ import pytest
 
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.requests import Leaver
-from tests.kafka_front.groups.lab import GROUP, REBALANCE_MS, SESSION_MS, Lab, subscription
+from tests.kafka_front.groups.lab import GROUP, REBALANCE_MS, SESSION_MS, Lab, code_of, subscription
 
 DELAY = 3_000
 
@@ -247,13 +247,13 @@ def test_commit_errors_in_order(lab: Lab) -> None:
 
 
 def test_only_empty_groups_can_be_deleted(lab: Lab) -> None:
-    assert lab.coordinator.delete(lab.now, GROUP) == codes.GROUP_ID_NOT_FOUND
+    assert code_of(lab.coordinator.delete, lab.now, GROUP) == codes.GROUP_ID_NOT_FOUND
     [member] = lab.stable()
-    assert lab.coordinator.delete(lab.now, GROUP) == codes.NON_EMPTY_GROUP
+    assert code_of(lab.coordinator.delete, lab.now, GROUP) == codes.NON_EMPTY_GROUP
     lab.leave(member)
     pending = lab.join(require_known_id=True).answer.member_id
     group = lab.group
-    assert lab.coordinator.delete(lab.now, GROUP) == codes.NONE
+    assert code_of(lab.coordinator.delete, lab.now, GROUP) == codes.NONE
     assert group.state.value == "Dead"
     assert lab.coordinator.next_deadline_ms is None
     assert lab.join(pending).error == codes.UNKNOWN_MEMBER_ID

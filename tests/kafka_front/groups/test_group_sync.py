@@ -8,7 +8,7 @@ from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.group import JoinReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.classic.snapshot import decode_snapshot
-from tests.kafka_front.groups.lab import GROUP, REBALANCE_MS, SESSION_MS, Lab
+from tests.kafka_front.groups.lab import GROUP, REBALANCE_MS, SESSION_MS, Lab, code_of
 
 DELAY = 3_000
 
@@ -199,7 +199,7 @@ def test_a_commit_keeps_a_session_during_the_join_phase(lab: Lab) -> None:
 
 
 def test_heartbeat_errors_in_order(lab: Lab) -> None:
-    assert lab.coordinator.heartbeat(lab.now, "", "x", None, 0) == codes.INVALID_GROUP_ID
+    assert code_of(lab.coordinator.heartbeat, lab.now, "", "x", None, 0) == codes.INVALID_GROUP_ID
     assert lab.heartbeat("x", 1) == codes.UNKNOWN_MEMBER_ID
     [member] = lab.stable(static=True)
     assert lab.heartbeat("x", 9, "instance0") == codes.FENCED_INSTANCE_ID

@@ -34,6 +34,10 @@ from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.restoring import restored, snapshot_of
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.service.groups.timers import GroupTimers
+from kafka_front.wire.errors import KafkaError
+
+_NO_NAME = "a group needs a name"
+_TOO_MANY = "this node has all the groups it may"
 
 
 class _Timer(Enum):
@@ -103,30 +107,33 @@ class Coordinator:
 
     def join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
         """Handle JoinGroup. ``reply`` is called exactly once, perhaps much later."""
-        self._join(now_ms, request, reply)
+        try:
+            self._join(now_ms, request, reply)
+        except KafkaError as refused:
+            self._answers.refuse_join(reply, request.member_id, refused.code)
         self._answers.deliver()
 
     def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
         """Handle SyncGroup. ``reply`` is called exactly once, perhaps much later."""
-        self._sync(now_ms, request, reply)
+        try:
+            self._sync(now_ms, request, reply)
+        except KafkaError as refused:
+            self._answers.post(reply, SyncReply(refused.code))
         self._answers.deliver()
 
-    def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Handle Heartbeat; return the error code."""
+    def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Handle Heartbeat. Raises KafkaError."""
         if not group_id:
-            return codes.INVALID_GROUP_ID
+            raise KafkaError(codes.INVALID_GROUP_ID, _NO_NAME)
         group = self.groups.get(group_id)
         if group is None:
-            return codes.UNKNOWN_MEMBER_ID
-        error = group.check_member(member_id, instance_id)
-        if error:
-            return error
-        if generation != group.generation:
-            return codes.ILLEGAL_GENERATION
-        self._renew_session(now_ms, group, group.members[member_id])
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
+        member = _member_in(group, member_id, instance_id, generation)
+        self._renew_session(now_ms, group, member)
         # Members may send heartbeats between their join and the leader's sync, so only the join phase makes them
         # rejoin.
-        return codes.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else codes.NONE
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must join again")
 
     def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
         """Handle LeaveGroup. ``reply`` gets the error of the whole request and, if that is NONE, one error per leaver.
@@ -162,9 +169,9 @@ class Coordinator:
         *,
         unknown_group_error: int = codes.ILLEGAL_GENERATION,
         transactional: bool = False,
-    ) -> int:
-        """Return the error code of a commit by this member. A valid commit also renews the member's session (rules 53
-        and 57).
+    ) -> None:
+        """Raise KafkaError unless this member may commit. A valid commit also renews the member's session (rules 53 and
+        57).
 
         A commit from outside the group's membership (generation below 0) creates an unknown group, a so-called simple
         group. ``unknown_group_error`` answers a commit with a generation to an unknown group: it differs by request
@@ -173,49 +180,38 @@ class Coordinator:
         group = self.groups.get(group_id)
         if group is None:
             if generation >= 0 or group_id in self._directory.share:
-                return unknown_group_error
+                raise KafkaError(unknown_group_error, f"there is no group {group_id!r}")
             if len(self._directory) >= self._settings.max_groups:
-                return codes.COORDINATOR_NOT_AVAILABLE
+                raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, _TOO_MANY)
             group = self.adopt(now_ms, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:
-            return codes.NONE
+            return
         if generation >= 0 or member_id or instance_id is not None:
-            error = group.check_member(member_id, instance_id)
-            if error:
-                return error
-            if generation != group.generation:
-                return codes.ILLEGAL_GENERATION
+            _member_in(group, member_id, instance_id, generation)
         elif not transactional:
-            return codes.UNKNOWN_MEMBER_ID
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, "only members commit while the group has any")
         if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
-            return codes.REBALANCE_IN_PROGRESS
+            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must sync first")
         member = group.members.get(member_id)
         if member is not None:
             self._renew_session(now_ms, group, member)
-        return codes.NONE
 
-    def check_offset_delete(self, group_id: str) -> int:
-        """Return the error code of deleting offsets of the group; each topic is checked with the group afterwards (rule
-        60)."""
+    def find(self, group_id: str) -> Group:
+        """Return the group of that name. Raises KafkaError."""
         group = self.groups.get(group_id)
         if group is None:
-            return codes.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
-            return codes.NON_EMPTY_GROUP
-        return codes.NONE
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        return group
 
-    def delete(self, now_ms: int, group_id: str) -> int:
-        """Forget an empty group (rule 60); return the error code. The caller removes the group's stored state."""
-        group = self.groups.get(group_id)
-        if group is None:
-            return codes.GROUP_ID_NOT_FOUND
+    def delete(self, now_ms: int, group_id: str) -> None:
+        """Forget an empty group (rule 60); the caller removes its stored state. Raises KafkaError."""
+        group = self.find(group_id)
         if group.state is not GroupState.EMPTY:
-            return codes.NON_EMPTY_GROUP
+            raise KafkaError(codes.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         for member_id in group.pending:
             self._timers.remove((_Timer.SESSION, group_id, member_id))
         group.become(GroupState.DEAD, now_ms)
         del self.groups[group_id]
-        return codes.NONE
 
     # --- life of the node ----------------------------------------------------------------------------------------
 
@@ -270,47 +266,41 @@ class Coordinator:
     def _join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
         settings = self._settings
         if not request.group_id:
-            self._answers.refuse_join(reply, request.member_id, codes.INVALID_GROUP_ID)
-            return
+            raise KafkaError(codes.INVALID_GROUP_ID, _NO_NAME)
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-            self._answers.refuse_join(reply, request.member_id, codes.INVALID_SESSION_TIMEOUT)
-            return
+            raise KafkaError(codes.INVALID_SESSION_TIMEOUT, "session timeout out of bounds")
         if len(request.protocols) > settings.max_protocols:
-            self._answers.refuse_join(reply, request.member_id, codes.INVALID_REQUEST)
-            return
+            raise KafkaError(codes.INVALID_REQUEST, "too many protocols")
         request = replace(request, rebalance_timeout_ms=rebalance_timeout(settings, request.rebalance_timeout_ms))
         protocols = dict(request.protocols)
         group = self.groups.get(request.group_id)
         if group is None:
             if request.member_id:
-                self._answers.refuse_join(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
-                return
+                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
             if not request.protocol_type or not protocols or request.group_id in self._directory.share:
-                # A request that could never join a group does not create one.
-                self._answers.refuse_join(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
-                return
+                text = "a request that could never join a group does not create one"
+                raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, text)
             if len(self._directory) >= settings.max_groups:
-                self._answers.refuse_join(reply, "", codes.COORDINATOR_NOT_AVAILABLE)
-                return
+                raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, _TOO_MANY)
             group = self.adopt(now_ms, request.group_id)
         if not has_memory(settings, group, request):
             # A member keeps its old metadata until its session ends.
-            self._answers.refuse_join(reply, request.member_id, codes.GROUP_MAX_SIZE_REACHED)
-        elif not has_room(settings, group, request):
+            text = f"the group's member metadata exceeds kafka.group.max_bytes ({settings.max_bytes})"
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
+        if not has_room(settings, group, request):
             self._timers.remove((_Timer.SESSION, group.group_id, request.member_id))
             group.remove(request.member_id)
             self._answers.refuse_join(reply, "", codes.GROUP_MAX_SIZE_REACHED)
             self._maybe_complete_join(now_ms, group)
         elif not group.supports(request.protocol_type, protocols):
-            self._answers.refuse_join(reply, request.member_id, codes.INCONSISTENT_GROUP_PROTOCOL)
+            raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
         elif not request.member_id:
             self._join_unknown(now_ms, group, request, protocols, reply)
         elif request.member_id in group.pending:
             if request.instance_id is not None:
-                # A pending id was given to a dynamic member (KIP-394); the same client cannot be a static one.
-                self._answers.refuse_join(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
-            else:
-                self._add_member(now_ms, group, request, protocols, request.member_id, reply)
+                text = "a pending id was given to a dynamic member (KIP-394), so no static one can have it"
+                raise KafkaError(codes.UNKNOWN_MEMBER_ID, text)
+            self._add_member(now_ms, group, request, protocols, request.member_id, reply)
         else:
             self._join_known(now_ms, group, request, protocols, reply)
 
@@ -330,9 +320,8 @@ class Coordinator:
             self._add_member(now_ms, group, request, protocols, new_id, reply)
             return
         if len(group.pending) >= self._settings.max_size:
-            # Until clients use the ids that were given out, or their sessions end.
-            self._answers.refuse_join(reply, "", codes.GROUP_MAX_SIZE_REACHED)
-            return
+            text = "new members have to use the ids that were given out, or their sessions to end"
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
         group.pending.add(new_id)
         self._timers.set((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
         self._answers.refuse_join(reply, new_id, codes.MEMBER_ID_REQUIRED)
@@ -340,11 +329,7 @@ class Coordinator:
     def _join_known(
         self, now_ms: int, group: Group, request: JoinRequest, protocols: dict[str, bytes], reply: JoinCallback
     ) -> None:
-        error = group.check_member(request.member_id, request.instance_id)
-        if error:
-            self._answers.refuse_join(reply, request.member_id, error)
-            return
-        member = group.members[request.member_id]
+        member = group.member(request.member_id, request.instance_id)
         unchanged = member.matches(protocols)
         is_leader = group.leader == member.member_id
         # An unchanged member that joins again during the sync phase has lost its answer, and gets it again. In a stable
@@ -531,29 +516,17 @@ class Coordinator:
 
     def _sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
         if not request.group_id:
-            self._answers.post(reply, SyncReply(codes.INVALID_GROUP_ID))
-            return
+            raise KafkaError(codes.INVALID_GROUP_ID, _NO_NAME)
         if len(request.assignments) > self._settings.max_size:
-            self._answers.post(reply, SyncReply(codes.INVALID_REQUEST))
-            return
+            raise KafkaError(codes.INVALID_REQUEST, "assignments for more members than a group may have")
         group = self.groups.get(request.group_id)
         if group is None or group.state is GroupState.EMPTY:
-            self._answers.post(reply, SyncReply(codes.UNKNOWN_MEMBER_ID))
-            return
-        error = group.check_member(request.member_id, request.instance_id)
-        if not error:
-            if request.generation != group.generation:
-                error = codes.ILLEGAL_GENERATION
-            elif _differs(request.protocol_type, group.protocol_type) or _differs(
-                request.protocol_name, group.protocol_name
-            ):
-                error = codes.INCONSISTENT_GROUP_PROTOCOL
-            elif group.state is GroupState.PREPARING_REBALANCE:
-                error = codes.REBALANCE_IN_PROGRESS
-        if error:
-            self._answers.post(reply, SyncReply(error))
-            return
-        member = group.members[request.member_id]
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"group {request.group_id!r} has no members")
+        member = _member_in(group, request.member_id, request.instance_id, request.generation)
+        if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol_name):
+            raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must join again")
         self._renew_session(now_ms, group, member)
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
@@ -611,20 +584,16 @@ class Coordinator:
 
     def _leave(self, group: Group, leaver: Leaver) -> int:
         member_id = leaver.member_id
-        if not member_id:
-            holder = group.static_members.get(leaver.instance_id) if leaver.instance_id is not None else None
-            if holder is None:
-                return codes.UNKNOWN_MEMBER_ID
-            member_id = holder
-        elif member_id in group.pending:
+        if member_id in group.pending:
             group.remove(member_id)
             self._timers.remove((_Timer.SESSION, group.group_id, member_id))
             return codes.NONE
-        else:
-            error = group.check_member(member_id, leaver.instance_id)
-            if error:
-                return error
-        self._drop(group, group.members[member_id])
+        if not member_id and leaver.instance_id is not None:
+            member_id = group.static_members.get(leaver.instance_id, "")
+        try:
+            self._drop(group, group.member(member_id, leaver.instance_id))
+        except KafkaError as refused:
+            return refused.code
         return codes.NONE
 
     def _session_over(self, now_ms: int, group: Group, member_id: str) -> None:
@@ -653,6 +622,13 @@ class Coordinator:
 
     def _renew_session(self, now_ms: int, group: Group, member: Member) -> None:
         self._timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms, member.session_timeout_ms)
+
+
+def _member_in(group: Group, member_id: str, instance_id: str | None, generation: int) -> Member:
+    member = group.member(member_id, instance_id)
+    if generation != group.generation:
+        raise KafkaError(codes.ILLEGAL_GENERATION, f"the group is in generation {group.generation}")
+    return member
 
 
 def _differs(given: str | None, own: str | None) -> bool:

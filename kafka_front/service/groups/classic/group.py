@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE, EmbeddedFormatError, subscribed_topics
+from kafka_front.wire.errors import KafkaError
 
 
 class GroupState(Enum):
@@ -232,15 +233,18 @@ class Group(Struct):
             self._waiting -= 1
         return reply
 
-    def check_member(self, member_id: str, instance_id: str | None) -> int:
-        """Return NONE, FENCED_INSTANCE_ID if another member holds the instance id, or UNKNOWN_MEMBER_ID (rule 55)."""
+    def member(self, member_id: str, instance_id: str | None) -> Member:
+        """Return a member (rule 55). Raises KafkaError, FENCED_INSTANCE_ID if another member holds the instance id."""
         if instance_id is not None:
             holder = self.static_members.get(instance_id)
             if holder is None:
-                return codes.UNKNOWN_MEMBER_ID
+                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
             if holder != member_id:
-                return codes.FENCED_INSTANCE_ID
-        return codes.NONE if member_id in self.members else codes.UNKNOWN_MEMBER_ID
+                raise KafkaError(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
+        return member
 
     def elect_joined_leader(self) -> bool:
         """Keep the leader if it has joined, else take the first member that has. Return False if none has."""

@@ -140,16 +140,18 @@ class Membership:
         return DEFERRED
 
     def heartbeat(self, ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Answer Heartbeat."""
-        error = self._of(request.group_id).heartbeat(
-            self._runtime.now_ms(),
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id,
-        )
-        self._runtime.touched()
-        return HeartbeatResponse(error_code=error)
+        """Answer Heartbeat. Raises KafkaError."""
+        try:
+            self._of(request.group_id).heartbeat(
+                self._runtime.now_ms(),
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+            )
+        finally:
+            self._runtime.touched()
+        return HeartbeatResponse()
 
     def leave(self, ctx: Context, request: LeaveGroupRequest) -> Outcome:
         """Handle LeaveGroup: of one member before version 3, of many since."""

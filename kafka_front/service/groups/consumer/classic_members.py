@@ -77,14 +77,11 @@ class ClassicMembers:
             self._consumers.answer_saved(group, reply, answer, SyncReply)
         self._consumers.deliver()
 
-    def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Handle Heartbeat; return the error code."""
+    def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Handle Heartbeat. Raises KafkaError."""
         group = self._consumers.groups[group_id]
-        try:
-            member = _member(group, member_id, instance_id, generation)
-            _classic(member)
-        except KafkaError as refused:
-            return refused.code
+        member = _member(group, member_id, instance_id, generation)
+        _classic(member)
         self._consumers.renew_session(now_ms, group, member)
         self._consumers.look_again(now_ms, group)
         if (
@@ -93,8 +90,7 @@ class ClassicMembers:
             or (member.state is MemberState.UNRELEASED and group.all_released(member))
         ):
             self._consumers.await_rejoin(now_ms, group, member)
-            return codes.REBALANCE_IN_PROGRESS
-        return codes.NONE
+            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must join again")
 
     def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
         """Handle LeaveGroup for members of either protocol: administrators remove both with it."""

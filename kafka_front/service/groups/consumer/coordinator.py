@@ -139,42 +139,35 @@ class ConsumerCoordinator:
 
     def check_commit(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, *, transactional: bool = False
-    ) -> int:
-        """Return the error code of a commit by this member.
+    ) -> None:
+        """Raise KafkaError unless this member may commit.
 
         A client that is not a member may commit while the group has no members, or in a transaction (KIP-447).
         """
         if epoch < 0 and not group.members:
-            return codes.NONE
+            return
         if transactional and epoch == -1 and not member_id and instance_id is None:
-            return codes.NONE
+            return
+        self._check_epoch_of(group, member_id, epoch)
+
+    def check_fetch(self, group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+        """Raise KafkaError unless this member may read positions in this epoch."""
+        if member_id or epoch >= 0:
+            self._check_epoch_of(group, member_id or "", epoch)
+
+    def _check_epoch_of(self, group: ConsumerGroup, member_id: str, epoch: int) -> None:
         member = group.members.get(member_id)
         if member is None:
-            return codes.UNKNOWN_MEMBER_ID
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
         if epoch != member.epoch:
-            return codes.STALE_MEMBER_EPOCH if member.classic is None else codes.ILLEGAL_GENERATION
-        return codes.NONE
+            code = codes.STALE_MEMBER_EPOCH if member.classic is None else codes.ILLEGAL_GENERATION
+            raise KafkaError(code, f"the member is in epoch {member.epoch}, not {epoch}")
 
-    def check_fetch(self, group: ConsumerGroup, member_id: str | None, epoch: int) -> int:
-        """Return the error code of a request for positions by this member in this epoch."""
-        if not member_id and epoch < 0:
-            return codes.NONE
-        member = group.members.get(member_id or "")
-        if member is None:
-            return codes.UNKNOWN_MEMBER_ID
-        if epoch != member.epoch:
-            return codes.STALE_MEMBER_EPOCH if member.classic is None else codes.ILLEGAL_GENERATION
-        return codes.NONE
-
-    def delete(self, group_id: str) -> int:
-        """Forget an empty group; return the error code. The caller removes the group's stored state."""
-        group = self.groups.get(group_id)
-        if group is None:
-            return codes.GROUP_ID_NOT_FOUND
-        if group.members:
-            return codes.NON_EMPTY_GROUP
+    def delete(self, group_id: str) -> None:
+        """Forget an empty group; the caller removes its stored state. Raises KafkaError."""
+        if self.groups[group_id].members:
+            raise KafkaError(codes.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         del self.groups[group_id]
-        return codes.NONE
 
     # --- life of the node ----------------------------------------------------------------------------------------
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, Principal
 from bridges.errors import GroupHeld
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
-from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, View
 from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
+from kafka_front.service.groups.describing import describe_groups
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import KafkaError
@@ -34,8 +34,6 @@ _OWN_MEMBER_ID_SINCE = 1
 """First version of the heartbeat whose clients make their member ids themselves (KIP-1082); before, the node does."""
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 _TOPIC = ConsumerGroupHeartbeatResponse.TopicPartitions
-_Described = ConsumerGroupDescribeResponse.DescribedGroup
-_DESCRIBED_TOPIC = ConsumerGroupDescribeResponse.TopicPartitions
 
 
 class ConsumerMembership:
@@ -82,20 +80,13 @@ class ConsumerMembership:
         return DEFERRED
 
     async def describe(self, ctx: Context, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
-        """Answer ConsumerGroupDescribe: each group once, however often it is named."""
-        response = ConsumerGroupDescribeResponse()
-        async for group_id in in_turns(dict.fromkeys(request.group_ids)):
-            try:
-                response.groups.append(await self._described(ctx, group_id, request.include_authorized_operations))
-            except KafkaError as error:
-                response.groups.append(_Described(error.code, error.message, group_id))
-        return response
+        """Answer ConsumerGroupDescribe."""
+        row = partial(self._member, ctx.version)
+        return await describe_groups(
+            ctx, self._service.access, request, ConsumerGroupDescribeResponse(), self._find, row
+        )
 
-    async def _described(self, ctx: Context, group_id: str, operations: bool) -> _Described:
-        """Return a group's description. Raises KafkaError, also if members read a topic that the client may not
-        describe."""
-        access = self._service.access
-        access.require_group(ctx, Operation.DESCRIBE, group_id)
+    def _find(self, group_id: str) -> ConsumerGroup:
         group = self._service.find(group_id)
         if self._service.read_elsewhere(group_id) is not None:
             message = f"group {group_id!r} is read through another protocol: DescribeGroups shows its members"
@@ -103,22 +94,7 @@ class ConsumerMembership:
         if not isinstance(group, ConsumerGroup):
             kind = "there is no group" if group is None else "a classic group has the name"
             raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"{kind} {group_id!r}")
-        described = _Described(
-            group_id=group_id,
-            group_state=group.state.value,
-            group_epoch=group.epoch,
-            assignment_epoch=group.target_epoch,
-            assignor_name=group.assignor,
-            authorized_operations=access.group_operations(ctx, group_id) if operations else NO_OPERATIONS,
-        )
-        topics: set[str] = set()
-        async for member in in_turns(list(group.members.values())):
-            row = self._member(ctx.version, member)
-            described.members.append(row)
-            for assigned in (row.assignment, row.target_assignment):
-                topics.update(one.topic_name for one in assigned.topic_partitions)
-        await access.require_topics(ctx, Operation.DESCRIBE, topics)
-        return described
+        return group
 
     def _member(self, version: int, member: ConsumerMember) -> ConsumerGroupDescribeResponse.Member:
         kind = _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER
@@ -137,13 +113,9 @@ class ConsumerMembership:
         )
 
     def _assignment(self, partitions: Partitions) -> ConsumerGroupDescribeResponse.Assignment:
-        name_of = self._runtime.topics.name_of
+        named = self._runtime.topics.named(partitions)
         return ConsumerGroupDescribeResponse.Assignment(
-            [
-                _DESCRIBED_TOPIC(topic_id, name, sorted(numbers))
-                for topic_id, numbers in partitions.items()
-                if (name := name_of(topic_id)) is not None
-            ]
+            [ConsumerGroupDescribeResponse.TopicPartitions(*one) for one in named]
         )
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from typing import ClassVar
 
 from msgspec import Struct, field
 
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import said_bytes
-from kafka_front.service.groups.consumer.group import Partitions
+from kafka_front.service.groups.consumer.group import ConsumerGroupState, Partitions
 from kafka_front.wire.errors import KafkaError
 
 LEAVING = -1
-ASSIGNOR = "simple"
 
 TopicFinder = Callable[[str], "tuple[bytes, int] | None"]
 """Returns id and number of partitions of a topic."""
@@ -55,9 +55,16 @@ class ShareGroup(Struct):
     said_bytes: int = 0
     """Bytes of the members' metadata."""
 
+    assignor: ClassVar[str] = "simple"
+
     @property
-    def state(self) -> str:
-        return "Stable" if self.members else "Empty"
+    def state(self) -> ConsumerGroupState:
+        return ConsumerGroupState.STABLE if self.members else ConsumerGroupState.EMPTY
+
+    @property
+    def target_epoch(self) -> int:
+        """Return the epoch of the assignment: a share group needs no steps to reach it."""
+        return self.epoch
 
     def bump(self) -> None:
         """Begin a new epoch, unless no member has reached the present one."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError
-from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import require_few_topics
-from kafka_front.service.groups.share.group import ASSIGNOR, ShareHeartbeat
+from kafka_front.service.groups.describing import describe_groups
+from kafka_front.service.groups.share.group import ShareHeartbeat, ShareMember
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import KafkaError
 from kafka_front.wire.messages import (
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from kafka_front.service.access import Access
     from kafka_front.service.groups.share.service import ShareService
 
-_Described = ShareGroupDescribeResponse.DescribedGroup
-
 
 class ShareMembership:
     """Handlers of ShareGroupHeartbeat and ShareGroupDescribe."""
@@ -35,6 +32,7 @@ class ShareMembership:
     def __init__(self, access: Access, share: ShareService) -> None:
         self._access = access
         self._share = share
+        self._topics = share.topics
 
     async def heartbeat(self, ctx: Context, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
         """Answer ShareGroupHeartbeat."""
@@ -68,47 +66,22 @@ class ShareMembership:
         )
 
     async def describe(self, ctx: Context, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
-        """Answer ShareGroupDescribe: each group once, however often it is named."""
+        """Answer ShareGroupDescribe."""
         response = ShareGroupDescribeResponse()
-        async for group_id in in_turns(dict.fromkeys(request.group_ids)):
-            try:
-                response.groups.append(await self._described(ctx, group_id, request.include_authorized_operations))
-            except KafkaError as error:
-                response.groups.append(_Described(error.code, error.message, group_id))
-        return response
+        return await describe_groups(ctx, self._access, request, response, self._share.find, self._member)
 
-    async def _described(self, ctx: Context, group_id: str, operations: bool) -> _Described:
-        """Return a group's description. Raises KafkaError, also if members read a topic that the client may not
-        describe."""
-        self._access.require_group(ctx, Operation.DESCRIBE, group_id)
-        group = self._share.find(group_id)
-        described = _Described(
-            group_id=group_id,
-            group_state=group.state,
-            group_epoch=group.epoch,
-            assignment_epoch=group.epoch,
-            assignor_name=ASSIGNOR,
-            authorized_operations=self._access.group_operations(ctx, group_id) if operations else NO_OPERATIONS,
+    def _member(self, member: ShareMember) -> ShareGroupDescribeResponse.Member:
+        return ShareGroupDescribeResponse.Member(
+            member_id=member.member_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=list(member.topics),
+            assignment=ShareGroupDescribeResponse.Assignment(
+                [ShareGroupDescribeResponse.TopicPartitions(*one) for one in self._topics.named(member.assigned)]
+            ),
         )
-        topics: set[str] = set()
-        async for member in in_turns(list(group.members.values())):
-            assigned = self._share.described(member)
-            topics.update(name for _, name, _ in assigned)
-            described.members.append(
-                ShareGroupDescribeResponse.Member(
-                    member_id=member.member_id,
-                    rack_id=member.rack_id,
-                    member_epoch=member.epoch,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    subscribed_topic_names=list(member.topics),
-                    assignment=ShareGroupDescribeResponse.Assignment(
-                        [ShareGroupDescribeResponse.TopicPartitions(*one) for one in assigned]
-                    ),
-                )
-            )
-        await self._access.require_topics(ctx, Operation.DESCRIBE, topics)
-        return described
 
 
 def register(registry: Registry, access: Access, share: ShareService) -> None:

@@ -15,11 +15,10 @@ from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from kafka_front.group_config import looks_back_ms
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.consumer.group import Partitions
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.groups.share import group as rules
 from kafka_front.service.groups.share import tables
-from kafka_front.service.groups.share.group import ShareGroup, ShareHeartbeat, ShareMember, ShareReply
+from kafka_front.service.groups.share.group import ShareGroup, ShareHeartbeat, ShareReply
 from kafka_front.service.groups.share.partition import SharePartition
 from kafka_front.service.groups.share.sessions import Place, ShareSession, ShareSessions
 from kafka_front.service.log_errors import code_of
@@ -111,7 +110,7 @@ class ShareService:
         self._groups = groups.directory.share
         self._directory = groups.directory
         self._taken = groups.find
-        self._topics = groups.runtime.topics
+        self.topics = groups.runtime.topics
         self.settings = settings.group
         self._configs = configs
         self._live: dict[Key, LivePartition] = {}
@@ -207,7 +206,7 @@ class ShareService:
         )
         if member is None:
             return ShareReply(request.member_id, rules.LEAVING)
-        rules.look(group, self._topics.version, self._topics.find)
+        rules.look(group, self.topics.version, self.topics.find)
         told = member.epoch
         changed = rules.assign(group, member)
         return ShareReply(
@@ -231,12 +230,9 @@ class ShareService:
                 del self._groups[group_id]
             raise
 
-    async def delete(self, group_id: str) -> int:
-        """Delete an empty group and its share partitions; return the error code. Raises LogError."""
-        try:
-            self.find_empty(group_id)
-        except KafkaError as error:
-            return error.code
+    async def delete(self, group_id: str) -> None:
+        """Delete an empty group and its share partitions. Raises KafkaError, LogError."""
+        self.find_empty(group_id)
         del self._groups[group_id]
         self.fence(one for one in self._live if one[0] == group_id)
         try:
@@ -244,21 +240,11 @@ class ShareService:
         except LogError:
             self._groups.setdefault(group_id, ShareGroup(group_id))  # it still exists
             raise
-        return codes.NONE
 
     async def expire(self, now_ms: int) -> None:
         """Remove expired members (a chore)."""
         async for group in in_turns(list(self._groups.values())):
             rules.expire(group, self.now_ms())
-
-    def described(self, member: ShareMember) -> list[tuple[bytes, str, list[int]]]:
-        """Return a member's assignment: topic id, topic name and partitions."""
-        assigned: Partitions = member.assigned
-        return [
-            (topic_id, name, sorted(numbers))
-            for topic_id, numbers in assigned.items()
-            if (name := self._topics.name_of(topic_id)) is not None
-        ]
 
     def lock_ms(self, group_id: str) -> int:
         """Return the duration of a record's lock, in ms."""

@@ -1,0 +1,69 @@
+"""The answer to ConsumerGroupDescribe (KIP-848) and ShareGroupDescribe (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anabranch_kit.run.turns import in_turns
+from bridges.auth import Operation
+from kafka_front.service.access import NO_OPERATIONS, Access
+from kafka_front.service.groups.consumer.group import ConsumerGroup
+from kafka_front.service.groups.share.group import ShareGroup
+from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.context import Context
+
+R = TypeVar("R", ConsumerGroupDescribeResponse, ShareGroupDescribeResponse)
+
+
+async def describe_groups(
+    ctx: Context,
+    access: Access,
+    request: ConsumerGroupDescribeRequest | ShareGroupDescribeRequest,
+    response: R,
+    find: Callable[[str], ConsumerGroup | ShareGroup],
+    row: Callable[[Any], Any],
+) -> R:
+    """Add each group that the request names to ``response``, once. ``find`` returns a group or raises KafkaError;
+    ``row`` returns the description of a member.
+
+    A group whose members read a topic that the client may not describe is answered with an error.
+    """
+
+    async def described(group_id: str) -> Any:
+        access.require_group(ctx, Operation.DESCRIBE, group_id)
+        group = find(group_id)
+        rows = []
+        topics: set[str] = set()
+        async for member in in_turns(list(group.members.values())):
+            shown = row(member)
+            rows.append(shown)
+            for assigned in (shown.assignment, getattr(shown, "target_assignment", shown.assignment)):
+                topics.update(one.topic_name for one in assigned.topic_partitions)
+        await access.require_topics(ctx, Operation.DESCRIBE, topics)
+        return response.DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=group.assignor,
+            members=rows,
+            authorized_operations=access.group_operations(ctx, group_id)
+            if request.include_authorized_operations
+            else NO_OPERATIONS,
+        )
+
+    async for group_id in in_turns(dict.fromkeys(request.group_ids)):
+        try:
+            response.groups.append(await described(group_id))
+        except KafkaError as error:
+            response.groups.append(response.DescribedGroup(error.code, error.message, group_id))
+    return response
