@@ -15,7 +15,7 @@ from bridges.catalog.progress import Committed
 from bridges.errors import GroupHeld, LogError, NotOwner
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.classic.group import Group, GroupState
+from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.once import Once
@@ -321,9 +321,10 @@ class Offsets:
         service = self._service
         if not request.group_id:
             raise KafkaError(codes.INVALID_GROUP_ID, "a group needs a name")
-        group = service.find(request.group_id) or service.coordinator.find(request.group_id)
-        if isinstance(group, Group) and group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
-            raise KafkaError(codes.NON_EMPTY_GROUP, f"group {request.group_id!r} has members that are no consumers")
+        group = service.find(request.group_id)
+        if not isinstance(group, ConsumerGroup):
+            service.coordinator.check_offset_delete(request.group_id)
+        assert group is not None
         response = OffsetDeleteResponse()
         gone: list[Place] = []
         async for topic in in_turns(request.topics):

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from anabranch_kit.run.awaited import Settle
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.deadlines import DeadlineQueue
 from bridges.log.transactions.open_transaction import OpenPlaces, Place, TooManyPlaces
@@ -34,15 +35,13 @@ from kafka_front.service.transactions.transaction import (
     TxnState,
     completed,
 )
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
-NONE: Final = int(ErrorCode.NONE)
 CONCURRENT: Final = int(ErrorCode.CONCURRENT_TRANSACTIONS)
 FENCED: Final = int(ErrorCode.PRODUCER_FENCED)
 NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 NOT_MAPPED: Final = int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 WRONG_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
-_INVALID_TIMEOUT: Final = int(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
 
 _LOOKS = 100
 """Ids that are checked for one that may rest, before a producer has to retry."""
@@ -58,11 +57,10 @@ class Now(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """An answer to a client: an error, or its producer's new id and epoch."""
+    """The id and epoch with which a client goes on."""
 
-    error: int
-    producer_id: int = NO_ID
-    epoch: int = NO_EPOCH
+    producer_id: int
+    epoch: int
 
 
 class Limits(Struct, frozen=True):
@@ -154,79 +152,64 @@ class Coordinator:
         timeout_ms: int,
         expected: tuple[int, int] | None,
         fresh_id: int | None,
-        reply: Callable[[Producer], None],
+        reply: Settle[Producer],
     ) -> None:
         """Handle InitProducerId: give a transactional id its next epoch, which fences its earlier producers. An open
-        transaction is aborted first, and the client has to retry.
+        transaction is aborted first, and the client has to retry. Raises KafkaError.
 
         ``expected``: producer id and epoch that the client has (KIP-360).
         """
         if not 0 < timeout_ms <= self._limits.max_timeout_ms:
-            reply(Producer(_INVALID_TIMEOUT))
-            return
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         transaction = self.transactions.get(name)
-        row = None if transaction is None else transaction.row
-        if transaction is None or row is None:
+        if transaction is None:
             if not self.has_room():
-                reply(Producer(NOT_AVAILABLE))
-                return
+                raise KafkaError(NOT_AVAILABLE)
             if fresh_id is None:
-                reply(Producer(CONCURRENT))
-                return
-            row = Row(name, fresh_id, NO_EPOCH)
-            transaction = self.transactions[name] = Transaction(row=row)
+                raise KafkaError(CONCURRENT)
+            transaction = self.transactions[name] = Transaction(row=Row(name, fresh_id, NO_EPOCH))
         elif transaction.pending is not Pending.NOTHING:
-            reply(Producer(CONCURRENT))
-            return
-        elif expected is not None and not _may_be(row, *expected):
-            reply(Producer(FENCED))
-            return
-        if transaction.state in DECIDED:
-            reply(Producer(CONCURRENT))
-        elif transaction.state is TxnState.ONGOING:
+            raise KafkaError(CONCURRENT)
+        elif expected is not None and not _may_be(transaction.row, *expected):
+            raise KafkaError(FENCED)
+        if transaction.state is TxnState.ONGOING:
             self._fence(transaction, now)
-            reply(Producer(CONCURRENT))
-        else:
-            following = _next_epoch(row, expected, fresh_id)
-            if isinstance(following, int):
-                reply(Producer(following))
-                return
-            following = following._replace(
-                state=TxnState.EMPTY, timeout_ms=timeout_ms, started_ms=-1, updated_ms=now.unix_ms
-            )
-            self._change(transaction, Save(following, anew=True), partial(self._initialised, transaction, reply))
+            raise KafkaError(CONCURRENT)
+        if transaction.state in DECIDED:
+            raise KafkaError(CONCURRENT)
+        following = _next_epoch(transaction.row, expected, fresh_id)._replace(
+            state=TxnState.EMPTY, timeout_ms=timeout_ms, started_ms=-1, updated_ms=now.unix_ms
+        )
+        self._change(transaction, Save(following, anew=True), partial(self._initialised, transaction, reply))
 
-    def _initialised(
-        self, transaction: Transaction, reply: Callable[[Producer], None], now: Now, durable: bool
-    ) -> None:
+    def _initialised(self, transaction: Transaction, reply: Settle[Producer], now: Now, durable: bool) -> None:
         row = transaction.row
         if durable:
-            reply(Producer(NONE, row.producer_id, row.epoch))
+            reply(Producer(row.producer_id, row.epoch))
             return
         if row.epoch == NO_EPOCH and not transaction.given_up:
             self.transactions.pop(row.transactional_id, None)  # no client knows it
-        reply(Producer(NOT_AVAILABLE))
+        reply(KafkaError(NOT_AVAILABLE))
 
     # --- what a transaction has -------------------------------------------------------------------------------------
 
-    def check(self, name: str, producer_id: int, epoch: int, place: Place | None = None, group: str = "") -> int:
-        """Return the error code for a place or a group in a producer's transaction; WRONG_STATE if the transaction
-        lacks it."""
+    def check(self, name: str, producer_id: int, epoch: int, place: Place | None = None, group: str = "") -> None:
+        """Raise KafkaError unless a producer's open transaction includes a place or a group; WRONG_STATE if it lacks
+        it."""
         found = self._of(name, producer_id, epoch)
-        if isinstance(found, int):
-            return found
         if found.pending is Pending.CHANGING or found.state in DECIDED:
-            return CONCURRENT
-        if found.state is not TxnState.ONGOING:
-            return WRONG_STATE
+            raise KafkaError(CONCURRENT)
         has = group in found.groups if place is None else found.writes_to(place)
-        return NONE if has else WRONG_STATE
+        if found.state is not TxnState.ONGOING or not has:
+            raise KafkaError(WRONG_STATE)
 
-    def _of(self, name: str, producer_id: int, epoch: int) -> Transaction | int:
+    def _of(self, name: str, producer_id: int, epoch: int) -> Transaction:
         transaction = self.transactions.get(name)
         if transaction is None or transaction.row.producer_id != producer_id:
-            return NOT_MAPPED
-        return transaction if transaction.row.epoch == epoch else FENCED
+            raise KafkaError(NOT_MAPPED)
+        if transaction.row.epoch != epoch:
+            raise KafkaError(FENCED)
+        return transaction
 
     def add(
         self,
@@ -236,17 +219,15 @@ class Coordinator:
         epoch: int,
         places: Sequence[Place],
         groups: Sequence[str],
-        reply: Callable[[int], None],
+        reply: Settle[None],
     ) -> None:
-        """Add partitions (``places``) and ``groups`` to a producer's transaction; the first ones begin it. ``reply``
-        gets the error code when that is durable."""
+        """Add partitions (``places``) and ``groups`` to a producer's transaction; the first ones begin it. ``reply`` is
+        called when that is durable. Raises KafkaError."""
         found = self._of(name, producer_id, epoch)
-        if isinstance(found, int):
-            reply(found)
-        elif found.pending is Pending.ADDING:
+        if found.pending is Pending.ADDING:
             found.waiting.append(Add(places, groups, reply))
         elif found.pending is Pending.CHANGING or found.state in DECIDED:
-            reply(CONCURRENT)
+            raise KafkaError(CONCURRENT)
         else:
             self._add(now, found, [Add(places, groups, reply)])
 
@@ -262,7 +243,7 @@ class Coordinator:
             (complete if has_all and not begins else lacking).append(one)
         if lacking:
             self._save_parts(now, transaction, lacking, begins)
-        _tell(complete, NONE)
+        _tell(complete)
 
     def _save_parts(self, now: Now, transaction: Transaction, adds: list[Add], begins: bool) -> None:
         places = {place for one in adds for place in one.places if not transaction.writes_to(place)}
@@ -273,7 +254,7 @@ class Coordinator:
         try:
             self.open_places.promise(len(places) + len(groups))
         except TooManyPlaces:
-            _tell(adds, NOT_AVAILABLE)
+            _tell(adds, KafkaError(NOT_AVAILABLE))
             return
         row = row._replace(updated_ms=now.unix_ms)
         transaction.pending = Pending.ADDING
@@ -293,12 +274,12 @@ class Coordinator:
                 self._timers.set(save.row.transactional_id, now.ms, save.row.timeout_ms)
         # Reply before the waiting adds go on: their batches must not overtake.
         try:
-            _tell(adds, NONE if durable else NOT_AVAILABLE)
+            _tell(adds, None if durable else KafkaError(NOT_AVAILABLE))
         finally:
             transaction.pending = Pending.NOTHING
             waiting, transaction.waiting = transaction.waiting, []
             if not durable:
-                _tell(waiting, NOT_AVAILABLE)
+                _tell(waiting, KafkaError(NOT_AVAILABLE))
             elif waiting:
                 self._add(now, transaction, waiting)
 
@@ -314,36 +295,35 @@ class Coordinator:
         *,
         bumps: bool,
         fresh_id: int | None,
-        reply: Callable[[Producer], None],
+        reply: Settle[Producer],
     ) -> None:
-        """Handle EndTxn: decide a producer's transaction; ``reply`` is called when that is durable.
+        """Handle EndTxn: decide a producer's transaction; ``reply`` is called when that is durable. Raises KafkaError.
 
         ``bumps``: the client goes on with the next epoch (transaction.version 2), or with a new producer id if there is
         none.
         """
         transaction = self.transactions.get(name)
-        row = None if transaction is None else transaction.row
-        if transaction is None or row is None:
-            reply(Producer(NOT_MAPPED))
-            return
+        if transaction is None:
+            raise KafkaError(NOT_MAPPED)
+        row = transaction.row
         may_have_ended = transaction.state not in (TxnState.ONGOING, TxnState.EMPTY)
         again = bumps and may_have_ended and _is_end_again(row, producer_id, epoch)
         if row.producer_id != producer_id and not again:
-            reply(Producer(NOT_MAPPED))
-        elif not again and (row.epoch != epoch or (bumps and transaction.state in DECIDED)):
-            reply(Producer(FENCED))
-        elif transaction.pending is not Pending.NOTHING:
-            reply(Producer(CONCURRENT))
-        elif transaction.state is TxnState.ONGOING:
+            raise KafkaError(NOT_MAPPED)
+        if not again and (row.epoch != epoch or (bumps and transaction.state in DECIDED)):
+            raise KafkaError(FENCED)
+        if transaction.pending is not Pending.NOTHING:
+            raise KafkaError(CONCURRENT)
+        if transaction.state is TxnState.ONGOING:
             self._decide(now, transaction, commit, bumps, fresh_id, reply)
         elif transaction.state in DECIDED:
-            reply(Producer(CONCURRENT if transaction.commits == commit else WRONG_STATE))
+            raise KafkaError(CONCURRENT if transaction.commits == commit else WRONG_STATE)
         elif again or not bumps:
-            done = TxnState.COMPLETE_COMMIT if commit else TxnState.COMPLETE_ABORT
-            same = transaction.state is done
-            reply(Producer(NONE, row.producer_id, row.epoch) if same else Producer(WRONG_STATE))
+            if transaction.state is not (TxnState.COMPLETE_COMMIT if commit else TxnState.COMPLETE_ABORT):
+                raise KafkaError(WRONG_STATE)
+            reply(Producer(row.producer_id, row.epoch))
         elif commit:
-            reply(Producer(WRONG_STATE))
+            raise KafkaError(WRONG_STATE)
         else:
             # Nothing was written, so there is nothing to abort, but the client goes on with the next epoch.
             self._decide(now, transaction, False, bumps, fresh_id, reply)
@@ -355,15 +335,14 @@ class Coordinator:
         commit: bool,
         bumps: bool,
         fresh_id: int | None,
-        reply: Callable[[Producer], None],
+        reply: Settle[Producer],
     ) -> None:
         state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
         row = transaction.row._replace(state=state, updated_ms=now.unix_ms)
         if bumps:
             if row.is_exhausted:
                 if fresh_id is None:
-                    reply(Producer(CONCURRENT))
-                    return
+                    raise KafkaError(CONCURRENT)
                 row = row._replace(next_id=fresh_id)
             row = row._replace(epoch=row.epoch + 1, last_epoch=row.epoch)
         anew = transaction.state is not TxnState.ONGOING
@@ -390,28 +369,27 @@ class Coordinator:
         elif not transaction.given_up:
             self._timers.set(transaction.row.transactional_id, now.ms, _AGAIN_MS)
 
-    def _decided(self, transaction: Transaction, reply: Callable[[Producer], None], now: Now, durable: bool) -> None:
+    def _decided(self, transaction: Transaction, reply: Settle[Producer], now: Now, durable: bool) -> None:
         if not durable:
-            reply(Producer(NOT_AVAILABLE))
+            reply(KafkaError(NOT_AVAILABLE))
             return
         row = transaction.row
         if row.state in DECIDED:
             self._timers.remove(row.transactional_id)
             self._end(transaction)
-        reply(Producer(NONE, row.producer_id, row.epoch) if row.next_id == NO_ID else Producer(NONE, row.next_id, 0))
+        reply(Producer(row.producer_id, row.epoch) if row.next_id == NO_ID else Producer(row.next_id, 0))
 
-    def abort(self, now: Now, name: str) -> int:
-        """Abort the open transaction of an id for an operator, which fences its producer; return the error code."""
+    def abort(self, now: Now, name: str) -> None:
+        """Abort the open transaction of an id for an operator, which fences its producer. Raises KafkaError."""
         transaction = self.transactions.get(name)
         if transaction is None:
-            return int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         if transaction.pending is not Pending.NOTHING:
-            return CONCURRENT
+            raise KafkaError(CONCURRENT)
         if transaction.state is TxnState.ONGOING:
             self._fence(transaction, now)
         elif transaction.state is not TxnState.PREPARE_ABORT:
-            return WRONG_STATE
-        return NONE
+            raise KafkaError(WRONG_STATE)
 
     def ended(self, now: Now, transaction: Transaction) -> None:
         """Note that a decision is carried out everywhere. This need not be durable: repeating it makes no
@@ -438,7 +416,7 @@ class Coordinator:
         transaction.groups.clear()
         waiting, transaction.waiting = transaction.waiting, []
         transaction.ended.set()
-        _tell(waiting, NOT_AVAILABLE)
+        _tell(waiting, KafkaError(NOT_AVAILABLE))
 
     def restore(self, now: Now, row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
         """Bring an id back from the database; the caller must carry out its decision if it has one."""
@@ -511,9 +489,9 @@ class Coordinator:
         self._journal.save(save, done)
 
 
-def _tell(adds: Iterable[Add], code: int) -> None:
+def _tell(adds: Iterable[Add], error: KafkaError | None = None) -> None:
     for one in adds:
-        one.reply(code)
+        one.reply(None, error)
 
 
 def _may_be(row: Row, producer_id: int, epoch: int) -> bool:
@@ -523,12 +501,12 @@ def _may_be(row: Row, producer_id: int, epoch: int) -> bool:
     return producer_id == row.previous_id and epoch >= LAST_EPOCH - 1
 
 
-def _next_epoch(row: Row, expected: tuple[int, int] | None, fresh_id: int | None) -> Row | int:
-    """Return the row with the producer's next id and epoch, or an error code."""
+def _next_epoch(row: Row, expected: tuple[int, int] | None, fresh_id: int | None) -> Row:
+    """Return the row with the producer's next id and epoch. Raises KafkaError."""
     epoch = None if expected is None else expected[1]
     if row.is_exhausted and (epoch is None or epoch == row.epoch):
         if fresh_id is None:
-            return CONCURRENT
+            raise KafkaError(CONCURRENT)
         last = NO_EPOCH if epoch is None else row.epoch
         return row._replace(producer_id=fresh_id, epoch=0, last_epoch=last, previous_id=row.producer_id)
     if epoch is None:
@@ -537,7 +515,7 @@ def _next_epoch(row: Row, expected: tuple[int, int] | None, fresh_id: int | None
         return row._replace(epoch=row.epoch + 1, last_epoch=row.epoch)
     if epoch == row.last_epoch:
         return row  # the client repeats a request whose answer it did not get
-    return FENCED
+    raise KafkaError(FENCED)
 
 
 def _is_end_again(row: Row, producer_id: int, epoch: int) -> bool:

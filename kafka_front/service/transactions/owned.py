@@ -23,7 +23,7 @@ from kafka_front.service.brokers import TRANSACTION
 from kafka_front.service.log_errors import Refused
 from kafka_front.service.owned_keys import OwnedKeys
 from kafka_front.service.transactions import tables
-from kafka_front.service.transactions.coordinator import CONCURRENT, FENCED, NONE, NOT_AVAILABLE
+from kafka_front.service.transactions.coordinator import CONCURRENT, FENCED, NOT_AVAILABLE
 from kafka_front.service.transactions.parts import Parts
 from kafka_front.service.transactions.tables import NotAsBelieved
 from kafka_front.service.transactions.transaction import Transaction, shown
@@ -48,6 +48,9 @@ _REASONS = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id does not have this producer id",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the producer's last transaction is still being ended",
 }
+
+
+_ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class _Decided(Struct, frozen=True):
@@ -104,9 +107,14 @@ class Abort(Struct, frozen=True):
 
 
 class Code(Struct, frozen=True):
-    """An error code, or NONE."""
+    """The code of a KafkaError, or 0."""
 
-    code: int = NONE
+    code: int = 0
+
+    def require(self) -> None:
+        """Raise the KafkaError."""
+        if self.code:
+            raise KafkaError(self.code)
 
 
 class OwnedTransactions(OwnedKeys):
@@ -179,87 +187,99 @@ class OwnedTransactions(OwnedKeys):
         place = (to.topic, to.partition)
 
         async def require() -> None:
-            code = await self._has_place(name, of.producer_id, of.epoch, place, implicit)
-            if code:
-                raise _produce_error(code, implicit)
+            try:
+                await self._require_place(name, of.producer_id, of.epoch, place, implicit)
+            except KafkaError as refused:
+                raise _produce_error(refused.code, implicit) from refused
 
         self.parts.append(to, batch, require, done)
 
-    async def _has_place(self, name: str, producer_id: int, epoch: int, place: Place, implicit: bool) -> int:
+    async def _require_place(self, name: str, producer_id: int, epoch: int, place: Place, implicit: bool) -> None:
+        """Raise KafkaError, or LogError, unless the transaction includes a partition; add it if ``implicit``."""
         if self.owns(name):
+            await self._service.know(name)
             try:
-                await self._service.know(name)
+                self._coordinator.check(name, producer_id, epoch, place)
             except KafkaError:
-                return NOT_AVAILABLE
-            code = self._coordinator.check(name, producer_id, epoch, place)
-            if code and implicit:
-                code = await self._add_here(name, producer_id, epoch, [place], [])
-            return code
-        if implicit:
-            return await self.add(name, producer_id, epoch, [place], [])
-        require = partial(tables.require_place, name=name, producer_id=producer_id, epoch=epoch, place=place)
-        try:
-            await self._node.db.run(require)
-        except NotAsBelieved as error:
-            return int(error.code)
-        return NONE
+                if not implicit:
+                    raise
+                await self._add_here(name, producer_id, epoch, [place], [])
+        elif implicit:
+            await self.add(name, producer_id, epoch, [place], [])
+        else:
+            require = partial(tables.require_place, name=name, producer_id=producer_id, epoch=epoch, place=place)
+            try:
+                await self._node.db.run(require)
+            except NotAsBelieved as error:
+                raise KafkaError(error.code, str(error)) from error
 
-    async def add(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> int:
-        """Add partitions and groups to a transaction, which any node may coordinate; return the error code."""
+    async def add(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> None:
+        """Add partitions and groups to a transaction, which any node may coordinate. Raises KafkaError."""
         if self.owns(name):
-            return await self._add_here(name, producer_id, epoch, places, groups)
+            await self._add_here(name, producer_id, epoch, places, groups)
+            return
         asked = AddParts(name, producer_id, epoch, places, groups)
         try:
             # Without patience: the client's other requests wait behind this one, and it retries.
-            code = await at_owner(
+            answer = await at_owner(
                 self._owners,
                 lambda: self.slot(name),
                 lambda: self._asked_to_add(asked),
                 lambda owner: self._peers.ask(owner, "kafka transaction parts", asked, Code),
                 patience_s=0,
             )
-            return code.code
-        except LogError:
-            return NOT_AVAILABLE
+        except LogError as error:
+            raise KafkaError(NOT_AVAILABLE, str(error)) from error
+        answer.require()
 
-    async def _add_here(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> int:
+    async def _add_here(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> None:
         try:
-            return await self._service.add(name, producer_id, epoch, places, groups)
-        except KafkaError:
-            return NOT_AVAILABLE  # another node coordinates it now
+            await self._service.add(name, producer_id, epoch, places, groups)
+        except KafkaError as refused:
+            if refused.code in _ELSEWHERE:  # the caller looks for a partition or a group, not for the transaction
+                raise KafkaError(NOT_AVAILABLE, refused.message) from refused
+            raise
 
     async def _asked_to_add(self, asked: AddParts) -> Code:
         self._require_mine(asked.name)
         name, producer_id, epoch = asked.name, asked.producer_id, asked.epoch
         try:
             await self._service.know(name)
-        except KafkaError:
-            return Code(NOT_AVAILABLE)
-        has = [self._coordinator.check(name, producer_id, epoch, place) for place in asked.places]
-        has += [self._coordinator.check(name, producer_id, epoch, group=group) for group in asked.groups]
-        if any(has):
-            return Code(await self._add_here(name, producer_id, epoch, asked.places, asked.groups))
+            try:
+                for place in asked.places:
+                    self._coordinator.check(name, producer_id, epoch, place)
+                for group in asked.groups:
+                    self._coordinator.check(name, producer_id, epoch, group=group)
+            except KafkaError:
+                await self._add_here(name, producer_id, epoch, asked.places, asked.groups)
+                return Code()
+        except KafkaError as refused:
+            return Code(refused.code)
         # Nothing is written, so the ownership of the id must be checked on its own.
         await self._node.db.run(self.holding(name))
         return Code()
 
-    async def abort(self, name: str) -> int:
-        """Abort the open transaction of an id, which any node may coordinate; return the error code. Raises
-        LogError."""
+    async def abort(self, name: str) -> None:
+        """Abort the open transaction of an id, which any node may coordinate. Raises KafkaError, LogError."""
         if self.owns(name):
-            return await self._service.abort(name)
+            await self._service.abort(name)
+            return
         asked = Abort(name)
-        code = await at_owner(
+        answer = await at_owner(
             self._owners,
             lambda: self.slot(name),
             lambda: self._asked_to_abort(asked),
             lambda owner: self._peers.ask(owner, "kafka transaction abort", asked, Code),
         )
-        return code.code
+        answer.require()
 
     async def _asked_to_abort(self, asked: Abort) -> Code:
         self._require_mine(asked.name)
-        return Code(await self._service.abort(asked.name))
+        try:
+            await self._service.abort(asked.name)
+        except KafkaError as refused:
+            return Code(refused.code)
+        return Code()
 
     def _require_mine(self, name: str) -> None:
         try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
-from kafka_front.service.transactions.coordinator import FENCED, NONE, WRONG_STATE
+from kafka_front.service.transactions.coordinator import FENCED, WRONG_STATE
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -73,12 +74,11 @@ class TransactionRequests:
         try:
             if name is None:
                 return InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=0)
-            told = await self._transactions.init(name, request.transaction_timeout_ms, expected)
+            with _codes_for(ctx):
+                producer = await self._transactions.init(name, request.transaction_timeout_ms, expected)
         except LogError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        return InitProducerIdResponse(
-            error_code=_told(ctx, told.error), producer_id=told.producer_id, producer_epoch=told.epoch
-        )
+        return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
     async def add_partitions(self, ctx: Context, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         """Answer AddPartitionsToTxn: for one transaction, or for several as brokers ask each other (version 4 and
@@ -109,7 +109,7 @@ class TransactionRequests:
         async for topic in in_turns(topics):
             answer = _Topic(topic.name)
             answers.append(answer)
-            code = NONE
+            code = 0
             if ctx.version < _BATCHED_SINCE and not self._access.topic(ctx, Operation.WRITE, topic.name):
                 code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             async for index in in_turns(topic.partitions):
@@ -125,14 +125,21 @@ class TransactionRequests:
         if verify:
             self._transactions.owned.require(name)
             for row, place in zip(accepted, places, strict=True):
-                row.partition_error_code = _told(ctx, self._transactions.coordinator.check(name, *producer, place))
-                if row.partition_error_code == WRONG_STATE and ctx.version >= _ABORTABLE_SINCE:
-                    row.partition_error_code = int(ErrorCode.TRANSACTION_ABORTABLE)
+                try:
+                    self._transactions.coordinator.check(name, *producer, place)
+                except KafkaError as error:
+                    row.partition_error_code = _code_for(ctx, error.code)
+                    if error.code == WRONG_STATE and ctx.version >= _ABORTABLE_SINCE:
+                        row.partition_error_code = int(ErrorCode.TRANSACTION_ABORTABLE)
             return answers
         # All of them or none (rule 36).
         code = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
         if not refused:
-            code = _told(ctx, await self._transactions.add(name, *producer, places, []))
+            code = 0
+            try:
+                await self._transactions.add(name, *producer, places, [])
+            except KafkaError as error:
+                code = _code_for(ctx, error.code)
         for row in accepted:
             row.partition_error_code = code
         return answers
@@ -142,8 +149,9 @@ class TransactionRequests:
         self._may_write(ctx, request.transactional_id)
         self._access.require_group(ctx, Operation.READ, request.group_id)
         producer = request.producer_id, request.producer_epoch
-        code = await self._transactions.add(request.transactional_id, *producer, [], [request.group_id])
-        return AddOffsetsToTxnResponse(error_code=_told(ctx, code))
+        with _codes_for(ctx):
+            await self._transactions.add(request.transactional_id, *producer, [], [request.group_id])
+        return AddOffsetsToTxnResponse()
 
     async def end(self, ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
         """Answer EndTxn once the transaction is decided, and nearly always once readers see it."""
@@ -151,14 +159,13 @@ class TransactionRequests:
         bumps = ctx.version >= _BUMPS_SINCE
         producer = request.producer_id, request.producer_epoch
         try:
-            told = await self._transactions.end(
-                request.transactional_id, *producer, commit=request.committed, bumps=bumps
-            )
+            with _codes_for(ctx):
+                after = await self._transactions.end(
+                    request.transactional_id, *producer, commit=request.committed, bumps=bumps
+                )
         except LogError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        return EndTxnResponse(
-            error_code=_told(ctx, told.error), producer_id=told.producer_id, producer_epoch=told.epoch
-        )
+        return EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.epoch)
 
     def _may_write(self, ctx: Context, name: str) -> None:
         self._access.require_transaction(ctx, Operation.WRITE, name)
@@ -166,7 +173,16 @@ class TransactionRequests:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a transactional id has 1 to {_LONGEST_ID} characters")
 
 
-def _told(ctx: Context, code: int) -> int:
+@contextmanager
+def _codes_for(ctx: Context) -> Iterator[None]:
+    """Raise KafkaErrors of the block with codes as the request's version knows them."""
+    try:
+        yield
+    except KafkaError as error:
+        raise KafkaError(_code_for(ctx, error.code), error.message) from error
+
+
+def _code_for(ctx: Context, code: int) -> int:
     """Return ``code`` as the request's version knows it."""
     if code == FENCED and ctx.version < _FENCED_SINCE[ApiKey(ctx.key)]:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.deadlines import Alarm
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
@@ -20,7 +21,6 @@ from bridges.log.transactions.ends import TransactionEnds
 from kafka_front.service.transactions import tables
 from kafka_front.service.transactions.coordinator import (
     CONCURRENT,
-    NONE,
     NOT_AVAILABLE,
     Coordinator,
     Limits,
@@ -67,8 +67,8 @@ class Transactions:
         self._closed = False
         # Rows of ended transactions that are not stored yet; another save of the id replaces that.
         self._settled: dict[str, Row] = {}
-        self._waking: dict[str, list[Callable[[int], None]]] = {}
-        """Callbacks that wait, in order, for ids that are being read from the database."""
+        # Ids that are being read from the database.
+        self._reading: dict[str, asyncio.Task[bool]] = {}
         self._tasks = TaskSet()
         self._looked_at = ""
         self._counted_ms = 0
@@ -245,40 +245,34 @@ class Transactions:
 
     def _rests(self, name: str) -> bool:
         """Return whether an id may be in the database and not in memory; its requests then wait until it is read."""
-        return name in self._waking or (self.coordinator.rest and name not in self.coordinator.transactions)
+        return name in self._reading or (self.coordinator.rest and name not in self.coordinator.transactions)
 
     async def know(self, name: str) -> None:
         """Read an id into memory if it may rest in the database. Raises KafkaError: an unreadable id is not a missing
         one."""
-        if self._rests(name):
-            known: asyncio.Future[int] = self._loop.create_future()
-            self._wake(name, _settle(known))
-            if code := await known:
-                raise KafkaError(code, f"transactional id {name!r} could not be read")
-
-    def _wake(self, name: str, then: Callable[[int], None]) -> None:
-        """Call ``then`` with an error code once the id is read, after earlier callbacks."""
-        waiting = self._waking.get(name)
-        if waiting is not None:
-            waiting.append(then)
+        if not self._rests(name):
             return
-        self._waking[name] = [then]
-        self._tasks.spawn(self._read(name))
+        reading = self._reading.get(name)
+        if reading is None:
+            reading = self._reading[name] = self._tasks.spawn(self._read(name))
+            reading.add_done_callback(lambda _: self._reading.pop(name, None))
+        await asyncio.wait([reading])
+        if reading.cancelled() or not reading.result():
+            raise KafkaError(NOT_AVAILABLE, f"transactional id {name!r} could not be read")
 
-    async def _read(self, name: str) -> None:
-        code = NOT_AVAILABLE
+    async def _read(self, name: str) -> bool:
+        """Read an id into memory; return whether all is known that the database has of it."""
         try:
             found = await self._node.db.run(partial(tables.whole, name=name))
-            if found is None or not self.owned.owns(name) or name in self.coordinator.transactions:
-                code = NONE
-            elif self.coordinator.has_room():
-                self.restore(*found)
-                code = NONE
         except LogError as error:
             _log.warning("a transactional id could not be read", transactional_id=name, reason=str(error))
-        finally:
-            for then in self._waking.pop(name):
-                self._node.barrier.call("what waited for a transactional id", then, code)
+            return False
+        if found is None or not self.owned.owns(name) or name in self.coordinator.transactions:
+            return True
+        if not self.coordinator.has_room():
+            return False
+        self.restore(*found)
+        return True
 
     async def every(self) -> AsyncIterator[Transaction]:
         """Iterate over all ids that this node coordinates, resting ones as the database has them. Raises LogError."""
@@ -316,79 +310,82 @@ class Transactions:
     # --- for requests -----------------------------------------------------------------------------------------------
 
     async def init(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Producer:
-        """Handle InitProducerId; wait a while for the end of a transaction that it aborts."""
-        told = await self._init(name, timeout_ms, expected)
-        if told.error == CONCURRENT and await self._has_ended(name):
-            told = await self._init(name, timeout_ms, expected)
-        return told
+        """Handle InitProducerId; wait a while for the end of a transaction that it aborts. Raises KafkaError,
+        LogError."""
+        return await self._once_ended(name, lambda: self._init(name, timeout_ms, expected))
 
     async def _init(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Producer:
         await self.know(name)
         self.owned.require(name)
         fresh = await self._take_id() if self.coordinator.wants_id(name) else None
         self.owned.require(name)  # another node may coordinate it now
-        told: asyncio.Future[Producer] = self._loop.create_future()
-        self.coordinator.init(self.now(), name, timeout_ms, expected, fresh, _settle(told))
-        self.touched()
-        return await told
+        try:
+            return await awaited(
+                lambda reply: self.coordinator.init(self.now(), name, timeout_ms, expected, fresh, reply)
+            )
+        finally:
+            self.touched()
 
     async def add(
         self, name: str, producer_id: int, epoch: int, places: list[tuple[str, int]], groups: list[str]
-    ) -> int:
-        """Handle AddPartitionsToTxn and AddOffsetsToTxn; return the error code. Waits a while for the last
-        transaction's end."""
-        code = await self._add(name, producer_id, epoch, places, groups)
-        if code == CONCURRENT and await self._has_ended(name):
-            code = await self._add(name, producer_id, epoch, places, groups)
-        return code
+    ) -> None:
+        """Handle AddPartitionsToTxn and AddOffsetsToTxn; wait a while for the last transaction's end. Raises
+        KafkaError."""
 
-    async def _add(
-        self, name: str, producer_id: int, epoch: int, places: list[tuple[str, int]], groups: list[str]
-    ) -> int:
-        await self.know(name)
-        self.owned.require(name)
-        told: asyncio.Future[int] = self._loop.create_future()
-        self.coordinator.add(self.now(), name, producer_id, epoch, places, groups, _settle(told))
-        return await told
+        async def add() -> None:
+            await self.know(name)
+            self.owned.require(name)
+            durable: asyncio.Future[None] = awaited(
+                lambda reply: self.coordinator.add(self.now(), name, producer_id, epoch, places, groups, reply)
+            )
+            await durable
+
+        await self._once_ended(name, add)
 
     async def end(self, name: str, producer_id: int, epoch: int, *, commit: bool, bumps: bool) -> Producer:
-        """Handle EndTxn. Readers see the result when this returns, unless that takes long."""
+        """Handle EndTxn. Readers see the result when this returns, unless that takes long. Raises KafkaError,
+        LogError."""
         await self.know(name)
         fresh = await self._take_id() if bumps and self.coordinator.wants_id(name) else None
-        self.owned.require(name)
-        told: asyncio.Future[Producer] = self._loop.create_future()
-        self.coordinator.end(
-            self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=_settle(told)
-        )
-        answer = await told
-        if answer.error == NONE:
-            await self._has_ended(name)
-        elif answer.error == CONCURRENT and await self._has_ended(name):
-            self.owned.require(name)
-            told = self._loop.create_future()
-            self.coordinator.end(
-                self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=_settle(told)
-            )
-            answer = await told
-        return answer
 
-    async def abort(self, name: str) -> int:
-        """Abort the open transaction of an id that this node coordinates; return the error code. It has ended when this
-        returns, unless that takes long. Raises LogError."""
+        async def end() -> Producer:
+            self.owned.require(name)
+            return await awaited(
+                lambda reply: self.coordinator.end(
+                    self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=reply
+                )
+            )
+
+        producer = await self._once_ended(name, end)
+        await self._has_ended(name)
+        return producer
+
+    async def _once_ended(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Call a second time if a transaction in progress refuses the first call, and ends within the patience of a
+        request."""
         try:
-            await self.know(name)
-        except KafkaError:
-            return CONCURRENT
-        code = self.coordinator.abort(self.now(), name)
+            return await call()
+        except KafkaError as refused:
+            if refused.code != CONCURRENT or not await self._has_ended(name):
+                raise
+        return await call()
+
+    async def abort(self, name: str) -> None:
+        """Abort the open transaction of an id that this node coordinates. It has ended when this returns, unless that
+        takes long. Raises KafkaError, LogError."""
+        await self.know(name)
         for _ in range(_ABORTS):
-            if code != CONCURRENT:
+            try:
+                self.coordinator.abort(self.now(), name)
                 break
+            except KafkaError as refused:
+                if refused.code != CONCURRENT:
+                    raise
             await self._node.db.run(_nothing)  # waits for the row in flight
-            code = self.coordinator.abort(self.now(), name)
+        else:
+            raise KafkaError(CONCURRENT)
         self.touched()
-        if code == NONE:
-            await self._has_ended(name)
-        return code
+        await self._has_ended(name)
 
     async def _has_ended(self, name: str) -> bool:
         """Wait for an end that is decided or in progress; return whether it came within the patience of a request."""
@@ -407,11 +404,3 @@ class Transactions:
 
 def _nothing(connection: Connection) -> None:
     """Change nothing: when this is done, all work submitted before is durable."""
-
-
-def _settle(future: asyncio.Future[T]) -> Callable[[T], None]:
-    def settle(answer: T) -> None:
-        if not future.done():
-            future.set_result(answer)
-
-    return settle

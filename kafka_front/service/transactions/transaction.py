@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from anabranch_kit.run.awaited import Settle
 from bridges.log.transactions.open_transaction import OpenTransaction, Place
 
 NO_ID = -1
@@ -73,11 +74,11 @@ class Pending(IntEnum):
 
 
 class Add(Struct):
-    """Places and groups to add to a transaction; ``reply`` gets the error code."""
+    """Places and groups to add to a transaction."""
 
     places: Sequence[Place]
     groups: Sequence[str]
-    reply: Callable[[int], None]
+    reply: Settle[None]
 
 
 class Transaction(OpenTransaction):

@@ -57,9 +57,7 @@ class TransactionalOffsets:
         name, group = request.transactional_id, request.group_id
         producer = request.producer_id, request.producer_epoch
         if version >= _IMPLICIT_SINCE:
-            code = await self._transactions.owned.add(name, *producer, [], [group])
-            if code:
-                raise KafkaError(code)
+            await self._transactions.owned.add(name, *producer, [], [group])
         self._check_member(request)
         check = partial(require_group, name=name, producer_id=producer[0], epoch=producer[1], group=group)
         try:

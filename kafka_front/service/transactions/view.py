@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
 from bridges.errors import LogUnavailable
-from kafka_front.service.transactions.coordinator import CONCURRENT, WRONG_STATE
+from kafka_front.service.transactions.coordinator import WRONG_STATE
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -59,15 +59,21 @@ class LiveTransactions:
         return await self._service.forget(wanted, before_ms)
 
     async def abort(self, transactional_id: str) -> TransactionView:
-        code = await self._service.owned.abort(transactional_id)
-        if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            raise TransactionNotFound(f"there is no transactional id {transactional_id!r}")
-        view = await self.find(transactional_id)
-        if code == WRONG_STATE:
+        busy = f"transactional id {transactional_id!r} is just being changed"
+        try:
+            await self._service.owned.abort(transactional_id)
+        except KafkaError as refused:
+            if refused.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise TransactionNotFound(f"there is no transactional id {transactional_id!r}") from refused
+            if refused.code != WRONG_STATE:
+                raise LogUnavailable(busy) from refused
+            view = await self.find(transactional_id)
             state = "" if view is None else f": it is {view.state}"
-            raise NothingToAbort(f"transactional id {transactional_id!r} has nothing open to be aborted{state}")
-        if code == CONCURRENT or view is None:
-            raise LogUnavailable(f"transactional id {transactional_id!r} is just being changed")
+            text = f"transactional id {transactional_id!r} has nothing open to be aborted{state}"
+            raise NothingToAbort(text) from refused
+        view = await self.find(transactional_id)
+        if view is None:
+            raise LogUnavailable(busy)
         return view
 
 

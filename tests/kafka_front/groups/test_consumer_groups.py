@@ -500,7 +500,7 @@ def test_groups_change_their_kind_as_the_policy_lets_them(lab: ConsumerLab, poli
     lab.start()
     joined = lab.join("new", "t")
     if policy in ("downgrade", "disabled"):
-        assert (joined.error, mixed.heartbeat(old)) == (codes.GROUP_ID_NOT_FOUND, codes.NONE)
+        assert (joined.error, code_of(mixed.heartbeat, old)) == (codes.GROUP_ID_NOT_FOUND, codes.NONE)
         return
     assert joined.error == codes.NONE
     assert lab.send(HeartbeatRequest(GROUP, "new", -1)).answer.error == codes.NONE

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bridges.errors import NotOwner
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.journal import GroupJournal
+from kafka_front.wire.errors import KafkaError
 
 
 class Store:
@@ -62,4 +65,6 @@ async def test_a_coordinator_that_is_none_any_more_is_told_so() -> None:
     store.refusal = NotOwner("slot 7", 2)
     store.turns.release()
     journal = GroupJournal(store, lambda: 0, lambda: 0)
-    assert await journal.erase("g") == codes.NOT_COORDINATOR
+    with pytest.raises(KafkaError) as refused:
+        await journal.erase("g")
+    assert refused.value.code == codes.NOT_COORDINATOR

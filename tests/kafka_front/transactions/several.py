@@ -32,10 +32,10 @@ from bridges.log.interfaces import NOT_APPENDED
 from kafka_front.service.groups.owned import OwnedKeys
 from kafka_front.service.log_errors import Refused
 from kafka_front.service.transactions import tables
-from kafka_front.service.transactions.coordinator import CONCURRENT, NONE, NOT_AVAILABLE
+from kafka_front.service.transactions.coordinator import CONCURRENT, NOT_AVAILABLE
 from kafka_front.service.transactions.service import Transactions
 from kafka_front.service.transactions.tables import NotAsBelieved, require_group
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from tests.kit.waiting import until
 
 T = TypeVar("T")
@@ -46,6 +46,12 @@ PLACES = [("t", number) for number in range(4)]
 CLIENTS = 3
 FAULTS_S = 12.0
 CALM_S = 16.0
+_AGAIN = (
+    NOT_AVAILABLE,
+    CONCURRENT,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
 Entry = tuple[str, int, int, Any]
 """Kind ("value", "marker"), producer's id and epoch; value, or whether it commits."""
 
@@ -556,7 +562,7 @@ class Client:
     async def run(self) -> None:
         while True:
             told = await self._settled(lambda node: node.service.init(self.name, 5_000, None), self._coordinator)
-            if told is None or told.error:
+            if told is None or isinstance(told, int):
                 continue
             self.producer = (told.producer_id, told.epoch)
             while await self._transaction():
@@ -595,19 +601,20 @@ class Client:
             self._coordinator,
             tries=60,
         )
-        known = told is not None and told.error == NONE
+        known = told is not None and not isinstance(told, int)
         # That it is in a state which does not go with a commit says that it was aborted; nothing else does.
         self.told.append(Told(commit if known else None, written, positions))
         self.in_calm += world.calm and known
-        if known and told is not None and self.implicit:
+        if known and self.implicit:
             self.producer = (told.producer_id, told.epoch)
         return known
 
     async def _add(self, places: list[tuple[str, int]]) -> bool:
-        code = await self._settled(
-            lambda node: node.service.add(self.name, *self.producer, list(places), [self.group]), self._coordinator
-        )
-        return code == NONE
+        async def add(node: Node) -> bool:
+            await node.service.add(self.name, *self.producer, list(places), [self.group])
+            return True
+
+        return await self._settled(add, self._coordinator) is True
 
     async def _delayed(self, place: tuple[str, int], value: str, producer: tuple[int, int]) -> None:
         await asyncio.sleep(self.world.random.random())
@@ -647,12 +654,10 @@ class Client:
         return False
 
     async def _commit_position(self, number: int) -> bool:
-        async def commit(node: Node) -> int:
+        async def commit(node: Node) -> bool:
             node.groups.require(self.group)
             if self.implicit:
-                code = await node.service.owned.add(self.name, *self.producer, [], [self.group])
-                if code:
-                    return code
+                await node.service.owned.add(self.name, *self.producer, [], [self.group])
 
             def check(connection: Any) -> None:
                 require_group(connection, self.name, *self.producer, self.group)
@@ -660,12 +665,10 @@ class Client:
             try:
                 await node.front.commit_with(self.name, self.group, [("t", 0, Committed(number))], check)
             except NotAsBelieved as error:
-                return int(error.code)
-            except LogError:
-                return NOT_AVAILABLE
-            return NONE
+                raise KafkaError(error.code) from error
+            return True
 
-        return await self._settled(commit, lambda: self._owner(self._group_slot())) == NONE
+        return await self._settled(commit, lambda: self._owner(self._group_slot())) is True
 
     def _group_slot(self) -> int:
         node = self.world.nodes[0] if self.world.nodes else None
@@ -684,17 +687,17 @@ class Client:
     async def _settled(
         self, call: Callable[[Node], Awaitable[Any]], find: Callable[[], Node | None], tries: int = 25
     ) -> Any:
-        """What a node answers in the end; None: nothing that one could go by."""
+        """What a node answers in the end, or the code of its refusal; None: nothing that one could go by."""
         for _ in range(tries):
             node = find()
             if node is not None:
                 try:
                     async with asyncio.timeout(3.0):
-                        found = await call(node)
-                    code = found if isinstance(found, int) else found.error
-                    if code not in (NOT_AVAILABLE, CONCURRENT):
-                        return found
-                except (TimeoutError, KafkaError, LogError):
+                        return await call(node)
+                except KafkaError as refused:
+                    if refused.code not in _AGAIN:
+                        return refused.code
+                except (TimeoutError, LogError):
                     pass
             await asyncio.sleep(0.25)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -12,20 +12,62 @@ from bridges.errors import LogError
 from kafka_front.service.transactions.coordinator import (
     CONCURRENT,
     FENCED,
-    NONE,
     NOT_AVAILABLE,
     NOT_MAPPED,
     WRONG_STATE,
     Coordinator,
     Limits,
     Now,
-    Producer,
     Save,
 )
 from kafka_front.service.transactions.transaction import DECIDED, LAST_EPOCH, Row, Transaction, TxnState
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
+NONE = int(ErrorCode.NONE)
 LIMITS = Limits(60_000, ids=10, places=100)
 A, B = ("a", 0), ("b", 1)
+
+
+class Producer(NamedTuple):
+    """An answer: the code of a refusal, or a producer's id and epoch."""
+
+    error: int
+    producer_id: int = -1
+    epoch: int = -1
+
+
+class Codes(Coordinator):
+    """A coordinator whose refusals are answers with their codes."""
+
+    def init(self, *asked: Any) -> None:
+        self._answer(super().init, asked[-1], *asked[:-1])
+
+    def add(self, *asked: Any) -> None:
+        def reply(answer: Producer) -> None:
+            asked[-1](answer.error)
+
+        self._answer(super().add, reply, *asked[:-1])
+
+    def end(self, *asked: Any, reply: Callable[[Any], None], **options: Any) -> None:
+        self._answer(lambda *given: super(Codes, self).end(*given[:-1], reply=given[-1], **options), reply, *asked)
+
+    def check(self, *asked: Any, **options: Any) -> int:  # type: ignore[override]
+        try:
+            super().check(*asked, **options)
+        except KafkaError as refused:
+            return refused.code
+        return NONE
+
+    @staticmethod
+    def _answer(call: Callable[..., None], reply: Callable[[Producer], None], *asked: Any) -> None:
+        def settle(answer: Any, error: Exception | None = None) -> None:
+            refused = error or answer
+            reply(Producer(refused.code) if isinstance(refused, KafkaError) else Producer(NONE, *(answer or ())))
+
+        try:
+            call(*asked, settle)
+        except KafkaError as refused:
+            settle(refused)
 
 
 class Disk:
@@ -67,7 +109,7 @@ class Lab:
     def start(self) -> None:
         self.disk.waiting.clear()
         self.ending: list[Transaction] = []
-        self.coordinator = Coordinator(self.limits, self.disk, self.ending.append)
+        self.coordinator = Codes(self.limits, self.disk, self.ending.append)
         for name, row in self.disk.rows.items():
             found = self.coordinator.restore(
                 self.now, row, self.disk.places.get(name, ()), self.disk.groups.get(name, ())

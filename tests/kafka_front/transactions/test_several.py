@@ -11,11 +11,12 @@ import pytest
 
 from bridges.errors import NotOwner
 from kafka_front.service.transactions import owned, tables
-from kafka_front.service.transactions.coordinator import NONE, NOT_AVAILABLE
+from kafka_front.service.transactions.coordinator import NOT_AVAILABLE
 from kafka_front.service.transactions.owned import AddParts, EndPositions, Mark
 from kafka_front.service.transactions.parts import Parts
 from kafka_front.service.transactions.tables import NotAsBelieved
 from kafka_front.service.transactions.transaction import Row, TxnState
+from kafka_front.wire.errors import KafkaError
 from tests.kafka_front.transactions.several import PLACES, SLOTS, Node, World, first_broken, run_virtually
 
 SEEDS = 200 if os.environ.get("ANABRANCH_THOROUGH") else 12
@@ -88,9 +89,9 @@ def with_former(play: Callable[[Former], Awaitable[None]], *, ended: bool = Fals
         await asyncio.sleep(3)
         told = await node.service.init("x", 60_000, None)
         producer = (told.producer_id, told.epoch)
-        assert await node.service.add("x", *producer, [PLACES[0]], []) == NONE
+        await node.service.add("x", *producer, [PLACES[0]], [])
         if ended:
-            assert (await node.service.end("x", *producer, commit=True, bumps=False)).error == NONE
+            await node.service.end("x", *producer, commit=True, bumps=False)
         world.connection.execute("UPDATE cluster_slots SET owner = ?, epoch = epoch + 1", (other.start,))
         await play(Former(world, node, producer))
 
@@ -100,10 +101,13 @@ def with_former(play: Callable[[Former], Awaitable[None]], *, ended: bool = Fals
 def test_a_former_coordinator_decides_nothing() -> None:
     async def play(former: Former) -> None:
         before = former.row()
-        told = await former.node.service.end("x", *former.producer, commit=True, bumps=False)
-        assert told.error == NOT_AVAILABLE
+        with pytest.raises(KafkaError) as refused:
+            await former.node.service.end("x", *former.producer, commit=True, bumps=False)
+        assert refused.value.code == NOT_AVAILABLE
         assert former.row() == before
-        assert await former.node.service.add("x", *former.producer, [PLACES[1]], []) == NOT_AVAILABLE
+        with pytest.raises(KafkaError) as refused:
+            await former.node.service.add("x", *former.producer, [PLACES[1]], [])
+        assert refused.value.code == NOT_AVAILABLE
         assert tables.parts_of(former.world.connection, "x") == ([PLACES[0]], [])
 
     with_former(play)

@@ -203,6 +203,13 @@ class Coordinator:
             raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         return group
 
+    def check_offset_delete(self, group_id: str) -> None:
+        """Raise KafkaError unless offsets of the group may be deleted; each topic is checked with the group afterwards
+        (rule 60)."""
+        group = self.find(group_id)
+        if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
+            raise KafkaError(codes.NON_EMPTY_GROUP, f"group {group_id!r} has members that are no consumers")
+
     def delete(self, now_ms: int, group_id: str) -> None:
         """Forget an empty group (rule 60); the caller removes its stored state. Raises KafkaError."""
         group = self.find(group_id)
