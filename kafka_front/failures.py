@@ -1,105 +1,83 @@
 """The error response of each API: what a client gets when its whole request failed (docs/protocols/kafka.md, rule 69).
 
-Each builder echoes the items of the request, since clients look their own items up in the answer and treat a missing
-one as a bug of the broker. An API without a builder and without a top-level error code has no such answer.
+A response repeats the items of the request, since clients look their own items up in the answer and treat a missing one
+as a bug of the broker. An API without such items and without a top-level error code has no such answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from kafka_front.wire import messages as m
-from kafka_front.wire.apis import APIS
+from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.message import Message
+
+
+class _Items(NamedTuple):
+    """A list of the response that has one ``kind`` for each item of the request's list ``asked``.
+
+    ``repeats``: fields that an item repeats, ``there=here`` if the request has another name for it, ``there=`` if the
+    request's item is the value itself. ``fixed``: fields with one value. ``inner``: a list of each item.
+    """
+
+    field: str
+    kind: type[Message]
+    asked: str
+    repeats: str = ""
+    inner: _Items | None = None
+    fixed: Mapping[str, int] = {}
 
 
 def response(key: int, version: int, request: Any, code: int, message: str | None = None) -> Message | None:
     """Return the response that reports ``code`` for all of ``request``; None if the protocol has no such response."""
-    builder = _BUILDERS.get(key)
+    builder, lists = _BUILDERS.get(key), _ITEMS.get(key, ())
     if builder is not None:
         return None if request is None else builder(request, version, code, message)
     found: Message = getattr(m, APIS[key].name + "Response")()
-    if "error_code" not in found.__slots__:
+    if (request is None) if lists else ("error_code" not in found.__slots__):
         return None
-    found.error_code = code  # type: ignore[attr-defined]
-    if "error_message" in found.__slots__:
-        found.error_message = message  # type: ignore[attr-defined]
+    _set_error(found, code, message)
+    for items in lists:
+        _repeat(items, request, found, code, message)
     return found
 
 
-def _produce(request: m.ProduceRequest, version: int, code: int, message: str | None) -> Message:
-    topic, partition = m.ProduceResponse.TopicProduceResponse, m.ProduceResponse.PartitionProduceResponse
-    return m.ProduceResponse(
-        responses=[
-            topic(
-                topic_id=t.topic_id,
-                name=t.name,
-                partition_responses=[
-                    partition(index=p.index, error_code=code, base_offset=-1, error_message=message)
-                    for p in t.partition_data
-                ],
-            )
-            for t in request.topic_data
-        ]
-    )
+def _repeat(items: _Items, asked: Any, answer: Message, code: int, message: str | None) -> None:
+    """Add the items of a request, or of one of its items, to the answer."""
+    pairs = [repeated.partition("=") for repeated in items.repeats.split()]
+    for one in getattr(asked, items.asked) or ():
+        item = items.kind()
+        _set_error(item, code, message)
+        for there, renamed, here in pairs:
+            value = one if renamed and not here else getattr(one, here or there)
+            if value is not None:
+                setattr(item, there, value)
+        for there, number in items.fixed.items():
+            setattr(item, there, number)
+        if items.inner is not None:
+            _repeat(items.inner, one, item, code, message)
+        getattr(answer, items.field).append(item)
+
+
+def _set_error(answer: Message, code: int, message: str | None) -> None:
+    for name, value in (("error_code", code), ("partition_error_code", code), ("error_message", message)):
+        if name in answer.__slots__:
+            setattr(answer, name, value)
 
 
 def _fetch(request: m.FetchRequest, version: int, code: int, message: str | None) -> Message:
-    if version >= 7:
-        return m.FetchResponse(error_code=code)
-    topic, partition = m.FetchResponse.FetchableTopicResponse, m.FetchResponse.PartitionData
-    return m.FetchResponse(
-        responses=[
-            topic(
-                topic=t.topic,
-                partitions=[
-                    partition(partition_index=p.partition, error_code=code, high_watermark=-1, records=b"")
-                    for p in t.partitions
-                ],
-            )
-            for t in request.topics
-        ]
-    )
-
-
-def _list_offsets(request: m.ListOffsetsRequest, version: int, code: int, message: str | None) -> Message:
-    topic, partition = (
-        m.ListOffsetsResponse.ListOffsetsTopicResponse,
-        m.ListOffsetsResponse.ListOffsetsPartitionResponse,
-    )
-    return m.ListOffsetsResponse(
-        topics=[
-            topic(
-                name=t.name,
-                partitions=[partition(partition_index=p.partition_index, error_code=code) for p in t.partitions],
-            )
-            for t in request.topics
-        ]
-    )
-
-
-def _metadata(request: m.MetadataRequest, version: int, code: int, message: str | None) -> Message:
-    topic = m.MetadataResponse.MetadataResponseTopic
-    return m.MetadataResponse(
-        error_code=code,
-        topics=[topic(error_code=code, name=t.name or "", topic_id=t.topic_id) for t in request.topics or []],
-    )
-
-
-def _offset_commit(request: m.OffsetCommitRequest, version: int, code: int, message: str | None) -> Message:
-    topic = m.OffsetCommitResponse.OffsetCommitResponseTopic
-    partition = m.OffsetCommitResponse.OffsetCommitResponsePartition
-    return m.OffsetCommitResponse(
-        topics=[
-            topic(
-                topic_id=t.topic_id,
-                name=t.name,
-                partitions=[partition(partition_index=p.partition_index, error_code=code) for p in t.partitions],
-            )
-            for t in request.topics
-        ]
-    )
+    answer = m.FetchResponse(error_code=code)
+    if version < 7:
+        partition = m.FetchResponse.PartitionData
+        fixed = {"high_watermark": -1}
+        partitions = _Items("partitions", partition, "partitions", "partition_index=partition", fixed=fixed)
+        topics = _Items("responses", m.FetchResponse.FetchableTopicResponse, "topics", "topic", partitions)
+        _repeat(topics, request, answer, code, message)
+        for topic in answer.responses:
+            for one in topic.partitions:
+                one.records = b""
+    return answer
 
 
 def _offset_fetch(request: m.OffsetFetchRequest, version: int, code: int, message: str | None) -> Message:
@@ -151,208 +129,14 @@ def _join_group(request: m.JoinGroupRequest, version: int, code: int, message: s
     )
 
 
-def _describe_groups(request: m.DescribeGroupsRequest, version: int, code: int, message: str | None) -> Message:
-    group = m.DescribeGroupsResponse.DescribedGroup
-    return m.DescribeGroupsResponse(
-        groups=[group(group_id=name, error_code=code, error_message=message) for name in request.groups]
-    )
-
-
-def _create_topics(request: m.CreateTopicsRequest, version: int, code: int, message: str | None) -> Message:
-    topic = m.CreateTopicsResponse.CreatableTopicResult
-    return m.CreateTopicsResponse(
-        topics=[topic(name=t.name, error_code=code, error_message=message) for t in request.topics]
-    )
-
-
-def _delete_topics(request: m.DeleteTopicsRequest, version: int, code: int, message: str | None) -> Message:
-    topic = m.DeleteTopicsResponse.DeletableTopicResult
-    names = [topic(name=name, error_code=code, error_message=message) for name in request.topic_names]
-    states = [topic(name=t.name, topic_id=t.topic_id, error_code=code, error_message=message) for t in request.topics]
-    return m.DeleteTopicsResponse(responses=names + states)
-
-
-def _delete_records(request: m.DeleteRecordsRequest, version: int, code: int, message: str | None) -> Message:
-    topic, partition = (
-        m.DeleteRecordsResponse.DeleteRecordsTopicResult,
-        m.DeleteRecordsResponse.DeleteRecordsPartitionResult,
-    )
-    return m.DeleteRecordsResponse(
-        topics=[
-            topic(
-                name=t.name,
-                partitions=[
-                    partition(partition_index=p.partition_index, low_watermark=-1, error_code=code)
-                    for p in t.partitions
-                ],
-            )
-            for t in request.topics
-        ]
-    )
-
-
 def _init_producer_id(request: m.InitProducerIdRequest, version: int, code: int, message: str | None) -> Message:
     return m.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-
-
-def _leader_epochs(request: m.OffsetForLeaderEpochRequest, version: int, code: int, message: str | None) -> Message:
-    topic, partition = (
-        m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult,
-        m.OffsetForLeaderEpochResponse.EpochEndOffset,
-    )
-    return m.OffsetForLeaderEpochResponse(
-        topics=[
-            topic(topic=t.topic, partitions=[partition(partition=p.partition, error_code=code) for p in t.partitions])
-            for t in request.topics
-        ]
-    )
-
-
-def _create_acls(request: m.CreateAclsRequest, version: int, code: int, message: str | None) -> Message:
-    result = m.CreateAclsResponse.AclCreationResult
-    return m.CreateAclsResponse(results=[result(error_code=code, error_message=message) for _ in request.creations])
-
-
-def _delete_acls(request: m.DeleteAclsRequest, version: int, code: int, message: str | None) -> Message:
-    result = m.DeleteAclsResponse.DeleteAclsFilterResult
-    return m.DeleteAclsResponse(
-        filter_results=[result(error_code=code, error_message=message) for _ in request.filters]
-    )
-
-
-def _describe_configs(request: m.DescribeConfigsRequest, version: int, code: int, message: str | None) -> Message:
-    result = m.DescribeConfigsResponse.DescribeConfigsResult
-    return m.DescribeConfigsResponse(
-        results=[
-            result(resource_type=r.resource_type, resource_name=r.resource_name, error_code=code, error_message=message)
-            for r in request.resources
-        ]
-    )
-
-
-def _alter_configs(request: m.AlterConfigsRequest, version: int, code: int, message: str | None) -> Message:
-    result = m.AlterConfigsResponse.AlterConfigsResourceResponse
-    return m.AlterConfigsResponse(
-        responses=[
-            result(resource_type=r.resource_type, resource_name=r.resource_name, error_code=code, error_message=message)
-            for r in request.resources
-        ]
-    )
-
-
-def _incremental_alter_configs(
-    request: m.IncrementalAlterConfigsRequest, version: int, code: int, message: str | None
-) -> Message:
-    result = m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-    return m.IncrementalAlterConfigsResponse(
-        responses=[
-            result(resource_type=r.resource_type, resource_name=r.resource_name, error_code=code, error_message=message)
-            for r in request.resources
-        ]
-    )
 
 
 def _describe_log_dirs(request: m.DescribeLogDirsRequest, version: int, code: int, message: str | None) -> Message:
     if version >= 3:
         return m.DescribeLogDirsResponse(error_code=code)
     return m.DescribeLogDirsResponse(results=[m.DescribeLogDirsResponse.DescribeLogDirsResult(error_code=code)])
-
-
-def _create_partitions(request: m.CreatePartitionsRequest, version: int, code: int, message: str | None) -> Message:
-    result = m.CreatePartitionsResponse.CreatePartitionsTopicResult
-    return m.CreatePartitionsResponse(
-        results=[result(name=t.name, error_code=code, error_message=message) for t in request.topics]
-    )
-
-
-def _delete_groups(request: m.DeleteGroupsRequest, version: int, code: int, message: str | None) -> Message:
-    result = m.DeleteGroupsResponse.DeletableGroupResult
-    return m.DeleteGroupsResponse(results=[result(group_id=name, error_code=code) for name in request.groups_names])
-
-
-def _elect_leaders(request: m.ElectLeadersRequest, version: int, code: int, message: str | None) -> Message:
-    topic, partition = m.ElectLeadersResponse.ReplicaElectionResult, m.ElectLeadersResponse.PartitionResult
-    return m.ElectLeadersResponse(
-        error_code=code,
-        replica_election_results=[
-            topic(
-                topic=t.topic,
-                partition_result=[
-                    partition(partition_id=p, error_code=code, error_message=message) for p in t.partitions
-                ],
-            )
-            for t in request.topic_partitions or []
-        ],
-    )
-
-
-def _describe_producers(request: m.DescribeProducersRequest, version: int, code: int, message: str | None) -> Message:
-    topic, partition = m.DescribeProducersResponse.TopicResponse, m.DescribeProducersResponse.PartitionResponse
-    return m.DescribeProducersResponse(
-        topics=[
-            topic(
-                name=t.name,
-                partitions=[
-                    partition(partition_index=index, error_code=code, error_message=message)
-                    for index in t.partition_indexes
-                ],
-            )
-            for t in request.topics
-        ]
-    )
-
-
-def _describe_transactions(
-    request: m.DescribeTransactionsRequest, version: int, code: int, message: str | None
-) -> Message:
-    state = m.DescribeTransactionsResponse.TransactionState
-    return m.DescribeTransactionsResponse(
-        transaction_states=[state(transactional_id=name, error_code=code) for name in request.transactional_ids]
-    )
-
-
-def _consumer_groups(request: m.ConsumerGroupDescribeRequest, version: int, code: int, message: str | None) -> Message:
-    group = m.ConsumerGroupDescribeResponse.DescribedGroup
-    return m.ConsumerGroupDescribeResponse(
-        groups=[group(group_id=name, error_code=code, error_message=message) for name in request.group_ids]
-    )
-
-
-def _share_groups(request: m.ShareGroupDescribeRequest, version: int, code: int, message: str | None) -> Message:
-    group = m.ShareGroupDescribeResponse.DescribedGroup
-    return m.ShareGroupDescribeResponse(
-        groups=[group(group_id=name, error_code=code, error_message=message) for name in request.group_ids]
-    )
-
-
-def _share_offsets(
-    request: m.DescribeShareGroupOffsetsRequest, version: int, code: int, message: str | None
-) -> Message:
-    group = m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
-    return m.DescribeShareGroupOffsetsResponse(
-        groups=[group(group_id=one.group_id, error_code=code, error_message=message) for one in request.groups]
-    )
-
-
-def _topic_partitions(
-    request: m.DescribeTopicPartitionsRequest, version: int, code: int, message: str | None
-) -> Message:
-    topic = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
-    return m.DescribeTopicPartitionsResponse(topics=[topic(name=t.name, error_code=code) for t in request.topics])
-
-
-def _alter_quotas(request: m.AlterClientQuotasRequest, version: int, code: int, message: str | None) -> Message:
-    entry, entity = m.AlterClientQuotasResponse.EntryData, m.AlterClientQuotasResponse.EntityData
-    return m.AlterClientQuotasResponse(
-        entries=[
-            entry(
-                error_code=code,
-                error_message=message,
-                entity=[entity(entity_type=part.entity_type, entity_name=part.entity_name) for part in e.entity],
-            )
-            for e in request.entries
-        ]
-    )
 
 
 def _alter_scram(request: m.AlterUserScramCredentialsRequest, version: int, code: int, message: str | None) -> Message:
@@ -363,91 +147,196 @@ def _alter_scram(request: m.AlterUserScramCredentialsRequest, version: int, code
     )
 
 
-def _txn_offset_commit(request: m.TxnOffsetCommitRequest, version: int, code: int, message: str | None) -> Message:
-    topic = m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-    partition = m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
-    return m.TxnOffsetCommitResponse(
-        topics=[
-            topic(
-                name=t.name,
-                partitions=[partition(partition_index=p.partition_index, error_code=code) for p in t.partitions],
-            )
-            for t in request.topics
-        ]
-    )
-
-
-def _add_partitions(request: m.AddPartitionsToTxnRequest, version: int, code: int, message: str | None) -> Message:
-    topic = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-    partition = m.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
-    return m.AddPartitionsToTxnResponse(
-        error_code=code,
-        results_by_topic_v3_and_below=[
-            topic(
-                name=t.name,
-                results_by_partition=[
-                    partition(partition_index=index, partition_error_code=code) for index in t.partitions
-                ],
-            )
-            for t in request.v3_and_below_topics
-        ],
-    )
-
-
-def _write_markers(request: m.WriteTxnMarkersRequest, version: int, code: int, message: str | None) -> Message:
-    marker = m.WriteTxnMarkersResponse.WritableTxnMarkerResult
-    topic = m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
-    partition = m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
-    return m.WriteTxnMarkersResponse(
-        markers=[
-            marker(
-                producer_id=one.producer_id,
-                topics=[
-                    topic(
-                        name=t.name,
-                        partitions=[partition(partition_index=index, error_code=code) for index in t.partition_indexes],
-                    )
-                    for t in one.topics
-                ],
-            )
-            for one in request.markers
-        ]
-    )
-
-
 _BUILDERS: dict[int, Callable[[Any, int, int, str | None], Message]] = {
-    0: _produce,
-    1: _fetch,
-    2: _list_offsets,
-    3: _metadata,
-    8: _offset_commit,
-    9: _offset_fetch,
-    10: _find_coordinator,
-    11: _join_group,
-    15: _describe_groups,
-    19: _create_topics,
-    20: _delete_topics,
-    21: _delete_records,
-    22: _init_producer_id,
-    23: _leader_epochs,
-    24: _add_partitions,
-    27: _write_markers,
-    28: _txn_offset_commit,
-    30: _create_acls,
-    31: _delete_acls,
-    32: _describe_configs,
-    33: _alter_configs,
-    35: _describe_log_dirs,
-    37: _create_partitions,
-    42: _delete_groups,
-    43: _elect_leaders,
-    44: _incremental_alter_configs,
-    49: _alter_quotas,
-    51: _alter_scram,
-    61: _describe_producers,
-    65: _describe_transactions,
-    69: _consumer_groups,
-    75: _topic_partitions,
-    77: _share_groups,
-    90: _share_offsets,
+    ApiKey.FETCH: _fetch,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.DESCRIBE_LOG_DIRS: _describe_log_dirs,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
+}
+
+_RESOURCE = "resource_type resource_name"
+_ITEMS: dict[int, tuple[_Items, ...]] = {
+    ApiKey.PRODUCE: (
+        _Items(
+            "responses",
+            m.ProduceResponse.TopicProduceResponse,
+            "topic_data",
+            "topic_id name",
+            _Items(
+                "partition_responses",
+                m.ProduceResponse.PartitionProduceResponse,
+                "partition_data",
+                "index",
+                fixed={"base_offset": -1},
+            ),
+        ),
+    ),
+    ApiKey.LIST_OFFSETS: (
+        _Items(
+            "topics",
+            m.ListOffsetsResponse.ListOffsetsTopicResponse,
+            "topics",
+            "name",
+            _Items("partitions", m.ListOffsetsResponse.ListOffsetsPartitionResponse, "partitions", "partition_index"),
+        ),
+    ),
+    ApiKey.METADATA: (_Items("topics", m.MetadataResponse.MetadataResponseTopic, "topics", "name topic_id"),),
+    ApiKey.OFFSET_COMMIT: (
+        _Items(
+            "topics",
+            m.OffsetCommitResponse.OffsetCommitResponseTopic,
+            "topics",
+            "topic_id name",
+            _Items("partitions", m.OffsetCommitResponse.OffsetCommitResponsePartition, "partitions", "partition_index"),
+        ),
+    ),
+    ApiKey.DESCRIBE_GROUPS: (_Items("groups", m.DescribeGroupsResponse.DescribedGroup, "groups", "group_id="),),
+    ApiKey.CREATE_TOPICS: (_Items("topics", m.CreateTopicsResponse.CreatableTopicResult, "topics", "name"),),
+    ApiKey.DELETE_TOPICS: (
+        _Items("responses", m.DeleteTopicsResponse.DeletableTopicResult, "topic_names", "name="),
+        _Items("responses", m.DeleteTopicsResponse.DeletableTopicResult, "topics", "name topic_id"),
+    ),
+    ApiKey.DELETE_RECORDS: (
+        _Items(
+            "topics",
+            m.DeleteRecordsResponse.DeleteRecordsTopicResult,
+            "topics",
+            "name",
+            _Items(
+                "partitions",
+                m.DeleteRecordsResponse.DeleteRecordsPartitionResult,
+                "partitions",
+                "partition_index",
+                fixed={"low_watermark": -1},
+            ),
+        ),
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (
+        _Items(
+            "topics",
+            m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult,
+            "topics",
+            "topic",
+            _Items("partitions", m.OffsetForLeaderEpochResponse.EpochEndOffset, "partitions", "partition"),
+        ),
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        _Items(
+            "results_by_topic_v3_and_below",
+            m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult,
+            "v3_and_below_topics",
+            "name",
+            _Items(
+                "results_by_partition",
+                m.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult,
+                "partitions",
+                "partition_index=",
+            ),
+        ),
+    ),
+    ApiKey.WRITE_TXN_MARKERS: (
+        _Items(
+            "markers",
+            m.WriteTxnMarkersResponse.WritableTxnMarkerResult,
+            "markers",
+            "producer_id",
+            _Items(
+                "topics",
+                m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult,
+                "topics",
+                "name",
+                _Items(
+                    "partitions",
+                    m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult,
+                    "partition_indexes",
+                    "partition_index=",
+                ),
+            ),
+        ),
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        _Items(
+            "topics",
+            m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic,
+            "topics",
+            "name",
+            _Items(
+                "partitions",
+                m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition,
+                "partitions",
+                "partition_index",
+            ),
+        ),
+    ),
+    ApiKey.CREATE_ACLS: (_Items("results", m.CreateAclsResponse.AclCreationResult, "creations"),),
+    ApiKey.DELETE_ACLS: (_Items("filter_results", m.DeleteAclsResponse.DeleteAclsFilterResult, "filters"),),
+    ApiKey.DESCRIBE_CONFIGS: (
+        _Items("results", m.DescribeConfigsResponse.DescribeConfigsResult, "resources", _RESOURCE),
+    ),
+    ApiKey.ALTER_CONFIGS: (
+        _Items("responses", m.AlterConfigsResponse.AlterConfigsResourceResponse, "resources", _RESOURCE),
+    ),
+    ApiKey.CREATE_PARTITIONS: (
+        _Items("results", m.CreatePartitionsResponse.CreatePartitionsTopicResult, "topics", "name"),
+    ),
+    ApiKey.DELETE_GROUPS: (
+        _Items("results", m.DeleteGroupsResponse.DeletableGroupResult, "groups_names", "group_id="),
+    ),
+    ApiKey.ELECT_LEADERS: (
+        _Items(
+            "replica_election_results",
+            m.ElectLeadersResponse.ReplicaElectionResult,
+            "topic_partitions",
+            "topic",
+            _Items("partition_result", m.ElectLeadersResponse.PartitionResult, "partitions", "partition_id="),
+        ),
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
+        _Items("responses", m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse, "resources", _RESOURCE),
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (
+        _Items(
+            "entries",
+            m.AlterClientQuotasResponse.EntryData,
+            "entries",
+            "",
+            _Items("entity", m.AlterClientQuotasResponse.EntityData, "entity", "entity_type entity_name"),
+        ),
+    ),
+    ApiKey.DESCRIBE_PRODUCERS: (
+        _Items(
+            "topics",
+            m.DescribeProducersResponse.TopicResponse,
+            "topics",
+            "name",
+            _Items(
+                "partitions", m.DescribeProducersResponse.PartitionResponse, "partition_indexes", "partition_index="
+            ),
+        ),
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: (
+        _Items(
+            "transaction_states",
+            m.DescribeTransactionsResponse.TransactionState,
+            "transactional_ids",
+            "transactional_id=",
+        ),
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (
+        _Items("groups", m.ConsumerGroupDescribeResponse.DescribedGroup, "group_ids", "group_id="),
+    ),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
+        _Items("topics", m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic, "topics", "name"),
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: (
+        _Items("groups", m.ShareGroupDescribeResponse.DescribedGroup, "group_ids", "group_id="),
+    ),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
+        _Items(
+            "groups", m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup, "groups", "group_id"
+        ),
+    ),
 }
