@@ -2,6 +2,9 @@
 
 ``coordinator`` and ``group`` decide, without clock or sockets; ``runtime`` and ``journal`` give them time and a disk;
 ``membership``, ``offsets`` and ``admin`` answer the requests; ``group_service`` is the state that these share.
+
+All coordinators, of transactions too, refuse a request in one way: they raise KafkaError, or give it to the callback of
+a request that fails later. A code stands in an answer only where the answer has more to say, or is one of several.
 """
 
 from __future__ import annotations
