@@ -59,7 +59,7 @@ class GroupJournal:
         return self._now_ms() - self._unix_ms() + ms
 
     def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
-        """Store a classic group's snapshot; see :class:`.requests.Journal`."""
+        """Replace a classic group's stored snapshot; a later save of the same group overtakes an earlier one."""
         stored = replace(snapshot, since_ms=self.to_unix(snapshot.since_ms))
         blob = encode_snapshot(stored)
         self.put(group_id, lambda _: blob, done)

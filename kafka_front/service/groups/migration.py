@@ -19,7 +19,7 @@ from kafka_front.service.groups.classic.embedded import (
 )
 from kafka_front.service.groups.classic.group import Group, GroupState, Member
 from kafka_front.service.groups.consumer.group import NOTHING, ClassicPart, ConsumerGroup, ConsumerMember, Partitions
-from kafka_front.service.groups.consumer.requests import TopicIndex
+from kafka_front.service.groups.topic_index import TopicIndex
 
 
 def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:

@@ -48,7 +48,7 @@ class _Pattern(Struct):
 
 
 class TopicIndex:
-    """The index of topics; see :class:`.requests.TopicIndex`. ``in_use`` returns the groups' views; ``shows`` returns
+    """The existing topics, and those that patterns match. ``in_use`` returns the groups' views; ``shows`` returns
     whether a principal may describe a topic."""
 
     def __init__(
@@ -60,6 +60,7 @@ class TopicIndex:
         shows: Callable[[Principal, str], bool] = lambda viewer, topic: True,
     ) -> None:
         self.version = 0
+        """A number that rises whenever an answer of the other methods may have changed."""
         self._catalog = catalog
         self._in_use = in_use
         self._works = works
@@ -73,6 +74,7 @@ class TopicIndex:
         catalog.on_change.append(self._on_change)
 
     def find(self, name: str) -> tuple[bytes, int] | None:
+        """Return id and number of partitions of a topic; None if there is none."""
         topic = self._catalog.topics.get(name)
         return None if topic is None else (topic.topic_id.bytes, len(topic.partitions))
 
@@ -81,7 +83,7 @@ class TopicIndex:
         topic = self._catalog.by_id.get(topic_id)
         return None if topic is None else topic.name
 
-    def named(self, partitions: Partitions) -> list[tuple[bytes, str, list[int]]]:
+    def name_partitions(self, partitions: Partitions) -> list[tuple[bytes, str, list[int]]]:
         """Return partitions as tools see them: id and name of each topic that exists, and its partitions in order."""
         return [
             (topic_id, name, sorted(numbers))
@@ -90,6 +92,7 @@ class TopicIndex:
         ]
 
     def seen(self, view: View) -> Collection[str]:
+        """Return the names of the topics in a view, which must have been learned before."""
         known = self._patterns.get(view)
         return () if known is None else known.names
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from enum import Enum
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -28,13 +29,16 @@ from kafka_front.service.groups.classic.group import (
     SyncReply,
     bytes_of,
 )
-from kafka_front.service.groups.classic.requests import JoinRequest, Journal, LeaveCallback, Leaver, SyncRequest
+from kafka_front.service.groups.classic.requests import JoinRequest, LeaveCallback, Leaver, SyncRequest
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot
 from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.restoring import restored, snapshot_of
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.service.groups.timers import GroupTimers
 from kafka_front.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from kafka_front.service.groups.journal import GroupJournal
 
 _NO_NAME = "a group needs a name"
 _TOO_MANY = "this node has all the groups it may"
@@ -52,7 +56,7 @@ class Coordinator:
     def __init__(
         self,
         settings: GroupSettings,
-        journal: Journal,
+        journal: GroupJournal,
         new_member_id: Callable[[str], str],
         barrier: Barrier | None = None,
         directory: Directory | None = None,

@@ -1,26 +1,16 @@
-"""Requests to the coordinator of classic groups, and its requests to the journal."""
+"""Requests to the coordinator of classic groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
-
-from kafka_front.service.groups.classic.snapshot import GroupSnapshot
 
 SavedCallback = Callable[[int, int], None]
 """Called once with (now_ms, error code) when a snapshot is durable or could not be stored."""
 
 LeaveCallback = Callable[[int, list[int]], None]
 """Called with the request's error code and one for each leaver."""
-
-
-class Journal(Protocol):
-    """The store of group snapshots, which must survive a restart."""
-
-    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
-        """Replace the group's stored snapshot; a later save of the same group overtakes an earlier one."""
 
 
 class JoinRequest(Struct, frozen=True):

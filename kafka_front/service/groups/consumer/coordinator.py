@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -35,11 +35,9 @@ from kafka_front.service.groups.consumer.group import (
 )
 from kafka_front.service.groups.consumer.requests import (
     Compute,
-    ConsumerJournal,
     HeartbeatCallback,
     HeartbeatReply,
     HeartbeatRequest,
-    TopicIndex,
 )
 from kafka_front.service.groups.consumer.snapshot import encode_group
 from kafka_front.service.groups.directory import Directory
@@ -47,6 +45,10 @@ from kafka_front.service.groups.migration import downgraded, upgraded
 from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.timers import GroupTimers
 from kafka_front.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from kafka_front.service.groups.journal import GroupJournal
+    from kafka_front.service.groups.topic_index import TopicIndex
 
 A = TypeVar("A")
 
@@ -75,7 +77,7 @@ class ConsumerCoordinator:
         self,
         settings: GroupSettings,
         directory: Directory,
-        journal: ConsumerJournal,
+        journal: GroupJournal,
         topics: TopicIndex,
         compute: Compute,
         classic: Coordinator,

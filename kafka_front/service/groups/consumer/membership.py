@@ -113,7 +113,7 @@ class ConsumerMembership:
         )
 
     def _assignment(self, partitions: Partitions) -> ConsumerGroupDescribeResponse.Assignment:
-        named = self._runtime.topics.named(partitions)
+        named = self._runtime.topics.name_partitions(partitions)
         return ConsumerGroupDescribeResponse.Assignment(
             [ConsumerGroupDescribeResponse.TopicPartitions(*one) for one in named]
         )

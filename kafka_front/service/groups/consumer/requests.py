@@ -1,9 +1,8 @@
-"""Requests to the coordinator of KIP-848's groups, its answers, and its view of the topics."""
+"""Requests to the coordinator of KIP-848's groups, and its answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -12,9 +11,8 @@ from anabranch_kit.run.sliced import Sliced
 from bridges.auth import Principal
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import said_bytes
-from kafka_front.service.groups.classic.requests import SavedCallback
 from kafka_front.service.groups.consumer.assignors import Targets
-from kafka_front.service.groups.consumer.group import Partitions, View
+from kafka_front.service.groups.consumer.group import Partitions
 
 
 class HeartbeatRequest(Struct, frozen=True):
@@ -68,33 +66,8 @@ class HeartbeatReply(Struct, frozen=True):
 HeartbeatCallback = Callable[[HeartbeatReply], None]
 
 
-class TopicIndex(Protocol):
-    """The existing topics, and those that patterns match."""
-
-    @property
-    def version(self) -> int:
-        """Return a number that rises whenever an answer of the other methods may have changed."""
-        ...
-
-    def find(self, name: str) -> tuple[bytes, int] | None:
-        """Return id and number of partitions of a topic; None if there is none."""
-        ...
-
-    def seen(self, view: View) -> Collection[str]:
-        """Return the names of the topics in a view, which must have been learned before."""
-        ...
-
-
 Encode = Callable[[Callable[[int], int]], bytes]
 """Returns the stored form; its argument converts times of the coordinator's clock to Unix time."""
-
-
-class ConsumerJournal(Protocol):
-    """The store of groups."""
-
-    def put(self, group_id: str, encode: Encode, done: SavedCallback) -> None:
-        """Replace a group's stored state by the result of ``encode``, called when the write begins."""
-        ...
 
 
 Compute = Callable[[Callable[[], Sliced[Targets]], Callable[[int, Targets | None], None]], None]

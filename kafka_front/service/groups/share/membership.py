@@ -79,7 +79,10 @@ class ShareMembership:
             client_host=member.client_host,
             subscribed_topic_names=list(member.topics),
             assignment=ShareGroupDescribeResponse.Assignment(
-                [ShareGroupDescribeResponse.TopicPartitions(*one) for one in self._topics.named(member.assigned)]
+                [
+                    ShareGroupDescribeResponse.TopicPartitions(*one)
+                    for one in self._topics.name_partitions(member.assigned)
+                ]
             ),
         )
 
