@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.run.awaited import awaited
 from bridges.catalog.lineage import KeyRange
 from bridges.catalog.transaction_view import NothingToAbort
 from bridges.formats.kafka import TRANSACTIONAL, encode
@@ -222,11 +223,14 @@ async def test_an_operators_abort_comes_behind_what_is_on_its_way(node: Node, cl
     assert isinstance(front, KafkaFront)
     assert front.transactions is not None
     service = transactions_of(node)
-    told: list[int] = []
-    service.coordinator.add(service.now(), "tx", producer.id, producer.epoch, [("t", 1)], [], told.append)
-    assert not told, "its row is not durable yet"
+    place = ("t", 1)
+    added: asyncio.Future[None] = awaited(
+        lambda reply: service.coordinator.add(service.now(), "tx", producer.id, producer.epoch, [place], [], reply)
+    )
+    assert not added.done(), "its row is not durable yet"
     view = await front.transactions.abort("tx")
-    assert (told, view.state, dict(view.places)) == ([0], "CompleteAbort", {})
+    assert (added.done(), view.state, dict(view.places)) == (True, "CompleteAbort", {})
+    assert added.exception() is None
     assert log_of(node, "t").last_stable_offset == 2
     with pytest.raises(NothingToAbort):
         await front.transactions.abort("tx")
