@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.net.framing import Framing
-from anabranch_kit.net.turn import Turn
 from bridges.errors import LogError
 from bridges.net import server as net
 from bridges.net.server import Limits
@@ -86,7 +85,6 @@ class SegmentStore(net.Server):
         self.access = access
         self.errors = ERRORS
         self.handlers: dict[type[Command], Handler] = {}
-        self.turn = Turn(self.loop, self.barrier)
         self.slow_closes = SlowCloses()
         self.framing = Framing(LENGTH, 0, MAX_FRAME - HEAD.size, head=HEAD.size)
 

@@ -74,12 +74,12 @@ class PartitionOwner:
             return
 
         def stored(appended: Appended, error: LogError | None) -> None:
-            done(appended.base, None if error is None else _told(error))
+            done(appended.base, None if error is None else _sbp_error(error))
 
         self._log.append(Batch(batch, count, flags, newest), stored)
 
 
-def _told(error: LogError) -> SbpError:
+def _sbp_error(error: LogError) -> SbpError:
     """Translate an error of the log into one of the backend."""
     if isinstance(error, StorageFull):
         return NoSpace(str(error))

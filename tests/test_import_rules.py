@@ -97,6 +97,7 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("sbp_back.range_server", "appends fetches ranges"),
     ("sbp_back.range_server.store", "index segment"),
     ("sbp_back.transport", "answer_room connection listener"),
+    ("sbp_document.client", "document_writer follower streams"),
     ("ydb_topic_front.service", "core read.coordination read.readers"),
     ("ydb_topic_front.service", "read.commits read.partitions"),
 )

@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._scheduled = False
         self._reading = True
         self._write_paused = False
-        # Waiting frames are started in a later turn of the event loop, by a call of ``_rested``.
+        # Waiting frames are started in a later turn of the event loop, by :meth:`_rested`.
         self._resting = False
         self._closing = False
         self._draining = False
@@ -126,22 +126,22 @@ class Connection(asyncio.BufferedProtocol):
         # With TLS, a limit of zero would count an empty buffer as too full.
         self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
         self._outbox = Outbox(
-            self._transport, self.server.turns, self._sending, self._check_unsent, self._cannot_send, tls=tls
+            self._transport, self.server.turn, self._sending, self._check_unsent, self._cannot_send, tls=tls
         )
         if not self.server.admit(self):
             self._closing = True
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        framer, turns = self._framer, self.server.turns
+        framer, turn = self._framer, self.server.turn
         space = framer.space()
         if self._budget.scarce and not framer.receiving:
             return space[:_CAUTIOUS_BYTES]
-        return turns.receive(space) if turns.is_over or len(space) > RECEIVED_AT_ONCE else space
+        return turn.receive(space) if turn.is_over or len(space) > RECEIVED_AT_ONCE else space
 
     def buffer_updated(self, nbytes: int) -> None:
         if nbytes > LITTLE:
-            self.server.turns.spend(nbytes)
+            self.server.turn.spend(nbytes)
         if self._closing or self._draining:
             return
         self.last_active = now = monotonic()
@@ -238,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
             self._outbox.drop()
         self._outbox = None
         self._reading = False
-        self.server.turns.forget(self)
+        self.server.turn.forget(self)
         framer = self._framer
         self.account.give(Kind.REQUESTS, framer.reserved + self._stashed)
         framer.close()
@@ -322,6 +322,16 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
         if not self._reading:
             self.maybe_resume()
+
+    def _rest(self) -> None:
+        """Start waiting frames in this connection's next turn."""
+        self._resting = True
+        self.server.turn.wait(self, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        if not self._closing:
+            self._work()
 
     def _count_waiting(self) -> None:
         held, self._waiting_held = self._waiting_held, len(self._waiting) * _FRAME_BYTES

@@ -19,9 +19,8 @@ from typing import Any, Protocol
 from anabranch_kit.memory.budget import Account, Kind
 from anabranch_kit.memory.buffers import Buffer
 from anabranch_kit.net.turn import Turn
-from anabranch_kit.run.barrier import Barrier
 
-__all__ = ["CHUNK", "Buffer", "Outbox", "Source", "Turns", "joined"]
+__all__ = ["CHUNK", "Buffer", "Outbox", "Source", "joined"]
 
 #: Parts at least this long are sent by themselves; shorter ones are worth joining.
 _LONE = 16 * 1024
@@ -40,7 +39,6 @@ _OFFERED_PIECES = 128
 _WORTH_A_PIECE = 4096
 #: Bytes of the rest that the transport gets, so that it reports when the socket has room again.
 _LEFT_OVER = 16 * 1024
-_TURNS_AT_ONCE = 2
 #: A constant, since it is used for each piece: a union of types would be made anew each time.
 _BYTES = (bytes, memoryview, bytearray)
 #: Memory that each piece behind the first takes besides its bytes (measured): a client may cause many small pieces.
@@ -67,38 +65,6 @@ class Source(Protocol):
         """Step back: the last ``size`` bytes of the last read will be read again."""
 
 
-class Turns(Turn):
-    """Turns to read, or to go on with long work: a few in each turn of the loop, so that everything else goes on
-    between them.
-
-    However many connections read large answers, or are sent one at the same time, a request of another waits for no
-    more than a few chunks.
-    """
-
-    __slots__ = ("_readers",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
-        super().__init__(loop, barrier)
-        self._readers: deque[Callable[[], None]] = deque()
-
-    @property
-    def busy(self) -> bool:
-        """Return whether any connection waits to read."""
-        return bool(self._readers)
-
-    def ask(self, turn: Callable[[], None]) -> None:
-        """Have ``turn`` called in a later turn of the loop."""
-        self._readers.append(turn)
-        self._schedule()
-
-    def _next(self) -> None:
-        super()._next()
-        if len(self._readers) > _TURNS_AT_ONCE:
-            self._schedule()
-        for _ in range(min(len(self._readers), _TURNS_AT_ONCE)):
-            self._barrier.call("answer that is read", self._readers.popleft())
-
-
 class Outbox:
     """Unsent bytes of one connection, in order. The transport's buffer limits must be zero.
 
@@ -122,8 +88,8 @@ class Outbox:
         "_queued",
         "_reading",
         "_transport",
+        "_turn",
         "_turn_taken",
-        "_turns",
         "blocked_since",
         "starved",
     )
@@ -131,7 +97,7 @@ class Outbox:
     def __init__(
         self,
         transport: asyncio.Transport,
-        turns: Turns,
+        turn: Turn,
         account: Account,
         moved: Callable[[], None],
         failed: Callable[[str], None],
@@ -143,7 +109,7 @@ class Outbox:
         self._most = _SMALLER_PIECE if tls else _PIECE
         # The socket, to send past the transport: without TLS, and while the transport holds nothing.
         self._direct = None if tls else transport.get_extra_info("socket")
-        self._turns = turns
+        self._turn = turn
         self._account = account
         self._moved = moved
         self._failed = failed
@@ -192,7 +158,7 @@ class Outbox:
 
     def block(self) -> None:
         """Wait: the transport holds bytes (its ``pause_writing``)."""
-        self.blocked_since = self._turns.loop.time()
+        self.blocked_since = self._turn.loop.time()
 
     def unblock(self) -> None:
         """Go on: the transport holds nothing any more (its ``resume_writing``)."""
@@ -217,15 +183,15 @@ class Outbox:
         """Send what the socket takes and fits into this turn of the loop. Sources are read only in a turn of ours, one
         chunk each time.
         """
-        pieces, turns = self._pieces, self._turns
+        pieces, turn = self._pieces, self._turn
         level = self._account.level
         most = self._most if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
         while pieces and self.blocked_since is None:
             if self._transport.is_closing():
                 self.drop()  # nothing goes out any more: the transport would drop it a piece at a time, and log each
                 return
-            if turns.is_over:
-                turns.wait(self, self._go_on)
+            if turn.is_over:
+                turn.wait(self, self._go_on)
                 break
             piece = pieces[0]
             if not isinstance(piece, _BYTES):
@@ -250,7 +216,7 @@ class Outbox:
                 piece, size = view[:most], most
             else:
                 pieces.popleft()
-            self._sent(size)
+            self._remove_sent(size)
             self._transport.write(piece)  # blocks us through pause_writing if the socket does not take all of it
         self._count()
         if self._finished is not None and not pieces:
@@ -284,7 +250,7 @@ class Outbox:
                 break
             left -= len(piece)
             pieces.popleft()
-        self._sent(taken)
+        self._remove_sent(taken)
         if taken == size:
             return True
         first = pieces[0]
@@ -295,17 +261,17 @@ class Outbox:
             pieces.appendleft(view[:_LEFT_OVER])
         return False
 
-    def _sent(self, size: int) -> None:
+    def _remove_sent(self, size: int) -> None:
         """Remove ``size`` bytes that were sent."""
         self._queued -= size
-        self._turns.spend(size)
+        self._turn.spend(size)
         if self._chunk_left:
             self._chunk_left = max(0, self._chunk_left - size)
 
     def _ask_turn(self) -> None:
         if not self._turn_taken:
             self._turn_taken = True
-            self._turns.ask(self._take_turn)
+            self._turn.ask_to_read(self._take_turn)
 
     def _count(self) -> None:
         held = self._queued + self._transport.get_write_buffer_size()

@@ -16,8 +16,8 @@ from msgspec import Struct
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.framing import ReceiveBuffer
 from anabranch_kit.net.listening import listen
-from anabranch_kit.net.outbox import Turns
 from anabranch_kit.net.tls_server import served
+from anabranch_kit.net.turn import Turn
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.cycle import cycle_of
 
@@ -50,7 +50,7 @@ class Server(ABC, Generic[C]):
         self.barrier = barrier
         self.loop = asyncio.get_running_loop()
         self.cycle = cycle_of(self.loop)
-        self.turns = Turns(self.loop, barrier)
+        self.turn = Turn(self.loop, barrier)
         self.receive_buffer = ReceiveBuffer()
         #: Ordered by last activity, the longest silent first.
         self.connections: OrderedDict[C, None] = OrderedDict()

@@ -9,6 +9,7 @@ have asked for.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from anabranch_kit.run.barrier import Barrier
@@ -25,6 +26,8 @@ _SHARE = _TURN_WORK // 16
 
 RECEIVED_AT_ONCE = 1024 * 1024
 """Bytes of one connection: a socket may hold several times as many."""
+_READS_AT_ONCE = 2
+"""Chunks of large answers that are read in a turn: a request of another waits for no more than a few."""
 LITTLE = 64 * 1024
 """Bytes received at once that count as no work; no connection receives more when a turn is over."""
 
@@ -34,7 +37,7 @@ class Turn:
     more.
     """
 
-    __slots__ = ("_barrier", "_scheduled", "_spent", "_until", "_waiting", "is_over", "loop")
+    __slots__ = ("_barrier", "_readers", "_scheduled", "_spent", "_until", "_waiting", "is_over", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
         self.loop = loop
@@ -43,6 +46,7 @@ class Turn:
         self._until = _TURN_WORK
         self._scheduled = False
         self._waiting: dict[object, Callable[[], None]] = {}
+        self._readers: deque[Callable[[], None]] = deque()
         self.is_over = False
 
     def spend(self, work: int) -> None:
@@ -68,6 +72,16 @@ class Turn:
         """Undo :meth:`wait`."""
         self._waiting.pop(who, None)
 
+    @property
+    def has_readers(self) -> bool:
+        """Return whether any connection waits to read."""
+        return bool(self._readers)
+
+    def ask_to_read(self, read: Callable[[], None]) -> None:
+        """Have ``read``, which reads a chunk of a large answer, called in a later turn: a few of all are in each."""
+        self._readers.append(read)
+        self._schedule()
+
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
@@ -87,5 +101,8 @@ class Turn:
             self._barrier.call("turn of a connection", go_on)
         self._until = _TURN_WORK
         self.is_over = self._spent >= _TURN_WORK
-        if waiting:
+        readers = self._readers
+        if waiting or len(readers) > _READS_AT_ONCE:
             self._schedule()
+        for _ in range(min(len(readers), _READS_AT_ONCE)):
+            self._barrier.call("answer that is read", readers.popleft())

@@ -166,7 +166,7 @@ class SqlThread:
         for job in group:
             if job.error is not None:
                 _let_go(job.error)
-                job.error = self._told(job.error)
+                job.error = self._translate_error(job.error)
         self.closures += len(group)
 
     def _refuse_all(self, failure: SqlDamaged) -> None:
@@ -180,10 +180,10 @@ class SqlThread:
 
     def _fail(self, group: list[Job], failure: SqlFailed) -> None:
         for job in group:
-            job.error = self._told(failure)
+            job.error = self._translate_error(failure)
         self._post(group)
 
-    def _told(self, error: Exception) -> Exception:
+    def _translate_error(self, error: Exception) -> Exception:
         """Return the error for a caller: with our own message where the database failed and not the closure."""
         self.refused += isinstance(error, SqlFailed)
         if isinstance(error, SqlFull):

@@ -242,7 +242,7 @@ class Connection(net.Connection):
 
         Few while other connections wait for their turn to read, or while much memory is held.
         """
-        if self.server.turns.busy:
+        if self.server.turn.has_readers:
             return _CROWDED_AHEAD
         return CHUNK if self.account.level >= _PLENTIFUL else _WHOLE
 

@@ -19,11 +19,10 @@ import grpc
 from msgspec import Struct
 
 from anabranch_kit.memory.budget import Kind
-from anabranch_kit.net.tls import HANDSHAKE_SECONDS
+from anabranch_kit.net.tls import HANDSHAKE_SECONDS, ListenerTls, Pem
 from bridges.net.call_turns import CallTurns
 from bridges.net.grpc_events import take_all_wakenings
 from bridges.net.grpc_received import ReceivedMemory
-from bridges.net.grpc_tls import credentials
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.budget import Account, MemoryBudget
@@ -390,7 +389,7 @@ class GrpcServer:
             # the garbage collector runs, which happens seldom in a node.
             aborting = context.abort(code, message)
             del raw, call, context
-            await _told(aborting)
+            await _send_refusal(aborting)
         finally:
             self._leave()
         raise AssertionError("abort raises")
@@ -414,7 +413,7 @@ class GrpcServer:
                 stream.close()
             aborting = context.abort(code, message)
             del stream, requests, context  # as above
-            await _told(aborting)
+            await _send_refusal(aborting)
         finally:
             self._leave()
 
@@ -437,7 +436,7 @@ class GrpcServer:
             self._idle.set()
 
 
-async def _told(aborting: Awaitable[None]) -> None:
+async def _send_refusal(aborting: Awaitable[None]) -> None:
     """Send the final status of a call.
 
     Raises the exception of ``aborting``, and CancelledError if the client is gone or takes longer than
@@ -482,3 +481,27 @@ async def ended(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError, Exception):
         await task
+
+
+def credentials(tls: ssl.SSLContext) -> Any:
+    """Return server credentials for ``add_secure_port``: a new connection gets the files that the node has read last.
+
+    gRPC either requires client certificates or requests none; ``client=optional`` therefore requests none. Raises
+    TypeError for a context that the node did not make.
+    """
+    if not isinstance(tls, ListenerTls):
+        raise TypeError("a gRPC listener's TLS is made by the node")
+    given: list[Pem] = [tls.pem]
+
+    def latest() -> Any:
+        # gRPC calls this in its own thread when a connection begins; None means that nothing has changed.
+        if tls.pem is given[0]:
+            return None
+        given[0] = tls.pem
+        return _tls_configuration(given[0])
+
+    return grpc.dynamic_ssl_server_credentials(_tls_configuration(tls.pem), latest, tls.pem.client_required)
+
+
+def _tls_configuration(pem: Pem) -> Any:
+    return grpc.ssl_server_certificate_tls_configuration([(pem.key, pem.cert)], pem.client_ca)

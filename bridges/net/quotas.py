@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.bucket import Bucket, Speed
+from anabranch_kit.run.turns import Turns
 from bridges.auth.quotas import DEFAULT, LONGEST_NAME, Entity, QuotaKey, QuotaRules
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ _PER_PERCENT = 10_000.0
 """Microseconds of the event loop in a second that make one percent."""
 _LONGEST_TIMER_S = 3600.0
 _SHORTEST_TIMER_S = 0.001
-_PER_TURN = 100
 """Waiting clients of a bucket that continue in one turn of the event loop."""
 _LOOKED_AT = 8
 
@@ -89,13 +89,13 @@ class QuotaBucket:
 
     def _release(self, count: int) -> None:
         self._timer = None
-        for _ in range(min(count, _PER_TURN)):
-            if self._queue:
-                self._next()
-        left = count - _PER_TURN
-        if left > 0 and self._queue:
+        turns = Turns()
+        while count and self._queue and not turns.is_over:
+            self._next()
+            count -= 1
+        if count and self._queue:
             self._cancel()
-            self._timer = self._limiter.loop.call_soon(self._release, left)
+            self._timer = self._limiter.loop.call_soon(self._release, count)
         else:
             self._arm()
 
@@ -105,18 +105,17 @@ class QuotaBucket:
         self._limiter.waited(self._limiter.clock() - since)
         self._limiter.barrier.call("client that waited for its quota", released)
 
-    def _look(self) -> None:
+    def _serve(self) -> None:
         self._timer = None
-        for _ in range(_PER_TURN):
-            if not self._queue or self._bucket.wait() > 0:
-                break
+        turns = Turns()
+        while self._queue and self._bucket.wait() <= 0 and not turns.is_over:
             self._next()
         self._arm()
 
     def _arm(self) -> None:
         if self._timer is None and self._queue:
             wait = min(max(self._bucket.wait(), _SHORTEST_TIMER_S), _LONGEST_TIMER_S)
-            self._timer = self._limiter.loop.call_later(wait, self._look)
+            self._timer = self._limiter.loop.call_later(wait, self._serve)
 
     def _cancel(self) -> None:
         if self._timer is not None:

@@ -140,8 +140,7 @@ class Connection(net.Connection):
         turn.spend(len(frame) + FRAME_WORK)
         # A client with one request at a time needs no rest: it waits for each answer anyway.
         if turn.is_over and self._waiting:
-            self._resting = True
-            turn.wait(self, self._rested)
+            self._rest()
         if code in (BLOCK, BLOCK_END):
             self.appends.start(code, frame, arrived)
             return
@@ -164,13 +163,10 @@ class Connection(net.Connection):
         self._handle(slot, command, frame)
 
     def _rested(self) -> None:
-        """Process waiting frames in a new turn of the event loop."""
-        self._resting = False
-        if not self._closing:
-            unread = self.unread_socket
-            if unread >= 0 and not self._unheard and hung_up((unread,)):
-                self.hung_up()
-            self._work()
+        unread = self.unread_socket
+        if unread >= 0 and not self._unheard and hung_up((unread,)):
+            self.hung_up()
+        super()._rested()
 
     def hung_up(self) -> None:
         self._unheard = True

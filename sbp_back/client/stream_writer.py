@@ -273,7 +273,8 @@ class StreamWriter:
                     await self._seal(self._unsealed)
                     if not self._pending or self.failed is not None:
                         return  # all of it was stored
-                if self._trouble is not None and self._is_enough():
+                tried, failing_s = self._rounds >= self._options.range_tries, monotonic() - self._since
+                if self._trouble is not None and (tried or failing_s >= self._options.patience):
                     self._give_up(self._trouble)
                     return
                 info = await self._create()
@@ -294,10 +295,6 @@ class StreamWriter:
                 continue
             await self._start(info, channel)
             return
-
-    def _is_enough(self) -> bool:
-        options = self._options
-        return self._rounds >= options.range_tries or monotonic() - self._since >= options.patience
 
     def _give_up(self, error: SbpError) -> None:
         self._rounds = 0

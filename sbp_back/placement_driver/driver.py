@@ -121,11 +121,11 @@ class PlacementDriver:
 
     def server_joined(self, server_id: int) -> None:
         """Note that a range server reports over one more connection."""
-        self._servers.joined(server_id)
+        self._servers.note_connection(server_id)
 
     def server_left(self, server_id: int) -> None:
         """Note that a connection over which a range server reported has ended."""
-        self._servers.left(server_id)
+        self._servers.note_disconnection(server_id)
 
     def handle(self, request: m.Request, reply: Reply) -> None:
         match request:
@@ -134,7 +134,8 @@ class PlacementDriver:
             case m.ListRangeRequest():
                 self._transact(lambda tx: rules.list_ranges(tx, request), reply)
             case m.CreateRangeRequest():
-                chosen = self._candidates()
+                # All living servers, each the better of two drawn from the rest; the first R of them get the range.
+                chosen = self._servers.choose(len(self._servers.open())) or []
                 # May use the disk's reserve, as a seal does: without a new range nobody can open, and so read, a stream
                 # that was written to on a full disk.
                 self._transact(lambda tx: rules.create_range(tx, request, chosen), reply, frees=True)
@@ -160,7 +161,8 @@ class PlacementDriver:
             case m.CommitObjectRequest():
                 self._transact(lambda tx: rules.commit_object(tx, request.object), reply)
             case m.ReportMetricsRequest():
-                self._report_metrics(request, reply)
+                server = request.range_server
+                self._note_report(server, request.metrics, m.ReportMetricsResponse(server), reply)
             case m.DescribePdRequest():
                 reply(m.DescribePdResponse(nodes=[m.PdNode(self.name, self._options.advertise_addr, True)]))
             case m.PingRequest():
@@ -196,10 +198,6 @@ class PlacementDriver:
         frees: bool = False,
     ) -> None:
         self._state.submit(work, reply, partial(_fail, reply), frees=frees)
-
-    def _candidates(self) -> list[int]:
-        """Return all living servers, each the better of two drawn from the rest; the first R of them get the range."""
-        return self._servers.choose(len(self._servers.open())) or []
 
     # --- trims ------------------------------------------------------------------------------------------------------
 
@@ -316,12 +314,9 @@ class PlacementDriver:
         if request.role != m.ClientRole.RANGE_SERVER or server is None:
             reply(response)
         else:
-            self._heard(server, None, response, reply)
+            self._note_report(server, None, response, reply)
 
-    def _report_metrics(self, request: m.ReportMetricsRequest, reply: Reply) -> None:
-        self._heard(request.range_server, request.metrics, m.ReportMetricsResponse(request.range_server), reply)
-
-    def _heard(
+    def _note_report(
         self,
         server: m.RangeServerInfo,
         metrics: m.RangeServerMetrics | None,
@@ -334,7 +329,7 @@ class PlacementDriver:
             reply(response)
             return
         # The answer waits until the address is stored: a range placed on the server must find it.
-        if self._servers.heard(server, metrics):
+        if self._servers.note_report(server, metrics):
 
             def remember(tx: Transaction) -> m.Response:
                 by = tx.adopted_servers().get(server.server_id)
@@ -393,10 +388,10 @@ class PlacementDriver:
             return [*deletions, *rules.news(tx, server_id, _MOST_NEWS)]
 
         self._state.submit(
-            queued, partial(self._send_news, server_id), lambda _error: self._told(server_id, complete=False)
+            queued, partial(self._send_news, server_id), lambda _error: self._end_pass(server_id, complete=False)
         )
 
-    def _told(self, server_id: int, *, complete: bool) -> None:
+    def _end_pass(self, server_id: int, *, complete: bool) -> None:
         """End a pass; begin another one if this one succeeded and the queue has grown."""
         again = self._telling.pop(server_id)
         if again and complete:
@@ -405,17 +400,17 @@ class PlacementDriver:
     def _send_news(self, server_id: int, requests: list[News]) -> None:
         server = self._servers.info(server_id)
         if not requests or server is None or self._connect is None or self._closed:
-            self._told(server_id, complete=True)
+            self._end_pass(server_id, complete=True)
             return
         try:
             carrier = self._connect(server)
         except ValueError as error:
             logger.warning("range server %d cannot be told what was decided: %s", server_id, error)
-            self._told(server_id, complete=False)
+            self._end_pass(server_id, complete=False)
             return
         except Exception as error:  # noqa: BLE001 - logged and counted; the queue is tried again at the next sign of life
             self._barrier.caught("connecting to a range server", error)
-            self._told(server_id, complete=False)
+            self._end_pass(server_id, complete=False)
             return
         waiting = len(requests)
         known: list[News] = []
@@ -428,7 +423,7 @@ class PlacementDriver:
             if _is_known(server_id, request, response):
                 known.append(request)
             if waiting == 0:
-                self._known(server_id, known, complete=len(known) == len(requests))
+                self._forget_news(server_id, known, complete=len(known) == len(requests))
 
         for request in requests:
             try:
@@ -437,7 +432,7 @@ class PlacementDriver:
                 self._barrier.caught("telling a range server what was decided", error)
                 answered(request, ConnectionLost(f"not sent: {error}"))
 
-    def _known(self, server_id: int, requests: list[News], *, complete: bool) -> None:
+    def _forget_news(self, server_id: int, requests: list[News], *, complete: bool) -> None:
         def forget(tx: Transaction) -> None:
             for request in requests:
                 match request:
@@ -451,10 +446,10 @@ class PlacementDriver:
                             tx.drop_news(server_id, request.stream_id, -1)
 
         def failed(error: StateError) -> None:
-            _log_state_error(error)
-            self._told(server_id, complete=False)
+            logger.warning("placement driver: %s", error)
+            self._end_pass(server_id, complete=False)
 
-        self._state.submit(forget, lambda _: self._told(server_id, complete=complete), failed, frees=True)
+        self._state.submit(forget, lambda _: self._end_pass(server_id, complete=complete), failed, frees=True)
 
 
 def _is_known(server_id: int, request: News, response: m.Response | ConnectionLost) -> bool:
@@ -478,10 +473,6 @@ def _is_known(server_id: int, request: News, response: m.Response | ConnectionLo
 
 def _fail(reply: Callable[[m.SystemErrorResponse], None], error: StateError) -> None:
     reply(m.SystemErrorResponse.of(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
-
-
-def _log_state_error(error: StateError) -> None:
-    logger.warning("placement driver: %s", error)
 
 
 class PdSession:

@@ -77,7 +77,7 @@ class Servers:
         """Give the server no new ranges; it keeps those it has."""
         self._passed_over.add(server_id)
 
-    def heard(self, info: RangeServerInfo, metrics: RangeServerMetrics | None = None) -> bool:
+    def note_report(self, info: RangeServerInfo, metrics: RangeServerMetrics | None = None) -> bool:
         """Note a sign of life. Return True when the server is new here or its address changed: worth persisting."""
         known = self._servers.get(info.server_id)
         self._tell_of_room(info, None if known is None else known.metrics, metrics)
@@ -111,13 +111,13 @@ class Servers:
         else:
             logger.info("range server %d (%s) has space again", info.server_id, info.advertise_addr)
 
-    def joined(self, server_id: int) -> None:
+    def note_connection(self, server_id: int) -> None:
         """Note that a known server reports over one more connection."""
         server = self._servers.get(server_id)
         if server is not None:
             server.connections += 1
 
-    def left(self, server_id: int) -> None:
+    def note_disconnection(self, server_id: int) -> None:
         """Note that a connection over which a server reported has ended. With the last one its process may have ended
         too: until it reports again, other servers are preferred.
         """

@@ -509,8 +509,8 @@ class PdState(SqlThread):
         except StateError as error:
             failed(error)
 
-    def _told(self, error: Exception) -> Exception:
-        told = super()._told(error)
+    def _translate_error(self, error: Exception) -> Exception:
+        told = super()._translate_error(error)
         if isinstance(told, StateError):
             return told.with_traceback(None)  # in which the closure is
         logger.error("placement driver: a request failed unexpectedly", exc_info=told)

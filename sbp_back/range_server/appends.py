@@ -95,7 +95,7 @@ class Appends:
         """
         entries = request.entries
         if request.confirmed:
-            self._told(request.confirmed)
+            self._note_confirmed(request.confirmed)
         if not entries:
             reply(AppendResponse())
             return
@@ -151,7 +151,7 @@ class Appends:
             call.refuse(refused)
         return size
 
-    def _told(self, confirmed: Sequence[tuple[int, int, int]]) -> None:
+    def _note_confirmed(self, confirmed: Sequence[tuple[int, int, int]]) -> None:
         """Note how far a writer knows its ranges to be durable: readers may see that much. Ignored for a range whose
         entries carry no such offset: it would hide data.
         """

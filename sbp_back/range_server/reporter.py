@@ -95,9 +95,9 @@ class Reporter:
         self._pd.submit(self._report(), self._note, self._interval)
         known, self._again = self._again, []
         for one in known + self._untold(_MOST_OBJECTS - len(known)):
-            self._pd.submit(m.CommitObjectRequest(one), partial(self._told, one), self._interval)
+            self._pd.submit(m.CommitObjectRequest(one), partial(self._keep_if_unknown, one), self._interval)
 
-    def _told(self, what: m.ObjectInfo, response: m.Response | ConnectionLost) -> None:
+    def _keep_if_unknown(self, what: m.ObjectInfo, response: m.Response | ConnectionLost) -> None:
         # A refusal is final for streams and ranges that are gone, and from placement drivers without this request.
         if isinstance(response, ConnectionLost) or response.status.code not in _SETTLED:
             self._again.append(what)

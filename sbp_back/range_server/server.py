@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -17,6 +17,7 @@ from anabranch_kit.errors import StoreError
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
+from anabranch_kit.run.turns import Turns
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.range_server.adoption import Adoptions, refusal
 from sbp_back.range_server.appends import Appends
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from sbp_back.transport.carrier import Carrier
 
 logger = logging.getLogger(__name__)
-
-_LISTED_IN_A_TURN = 500
 
 _SETTLE_SECONDS = 5.0
 """Seconds for the placement driver to promise that a range will not end below the data that readers see."""
@@ -158,17 +157,17 @@ class RangeServer:
                 stream_ids = [request.stream_id]
             elif request.server_id >= 0:
                 stream_ids = self._table.stream_ids()
-        self._list_on(stream_ids, 0, [], reply)
+        self._list_on(iter(stream_ids), [], reply)
 
-    def _list_on(self, stream_ids: list[int], first: int, found: list[m.RangeInfo], reply: Reply) -> None:
-        """List the ranges of some streams in each turn of the loop: a server may have a hundred thousand ranges."""
-        after = first + _LISTED_IN_A_TURN
-        for stream_id in stream_ids[first:after]:
+    def _list_on(self, stream_ids: Iterator[int], found: list[m.RangeInfo], reply: Reply) -> None:
+        """List the ranges of streams in turns: a server may have a hundred thousand ranges."""
+        turns = Turns()
+        for stream_id in stream_ids:
             found += [state.info() for state in self._table.of_stream(stream_id)]
-        if after < len(stream_ids):
-            self._loop.call_soon(self._list_on, stream_ids, after, found, reply)
-        else:
-            reply(m.ListRangeResponse(ranges=found))
+            if turns.is_over:
+                self._loop.call_soon(self._list_on, stream_ids, found, reply)
+                return
+        reply(m.ListRangeResponse(ranges=found))
 
     def next_offset(self, stream_id: int, index: int) -> int:
         """Return the base of the only entry an open range lets in now; -1 when the range takes none or is not here."""

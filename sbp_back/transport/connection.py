@@ -167,7 +167,7 @@ class Connection(net.Connection):
         self._options = listener.limits
         # Two accounts, requests and answers, since neither may keep the other waiting for its turn.
         self.room = AnswerRoom(
-            listener.loop, listener.budget, listener.turns, self._options.max_unsent_bytes, listener.barrier, self._rest
+            listener.loop, listener.budget, listener.turn, self._options.max_unsent_bytes, listener.barrier, self._rest
         )
         self._sending = self.room.account
         self._unanswered: dict[int, Asked] = {}
@@ -234,9 +234,9 @@ class Connection(net.Connection):
         )
 
     def _begin(self, frame: net.Frame, arrived: float) -> None:
-        turns = self.server.turns
-        turns.spend(FRAME_WORK)
-        if turns.is_over and self._waiting:
+        turn = self.server.turn
+        turn.spend(FRAME_WORK)
+        if turn.is_over and self._waiting:
             self._rest()
         if self._dialect.manners.skips_foreign_magic and is_foreign(frame):
             self._release(len(frame))
@@ -250,19 +250,13 @@ class Connection(net.Connection):
         self._dispatch(parsed, len(frame))
 
     def _work(self) -> None:
-        if self._waiting and self.server.turns.is_over:
+        if self._waiting and self.server.turn.is_over:
             self._rest()
         super()._work()
 
-    def _rest(self) -> None:
-        """Go on in this connection's next turn."""
-        self._resting = True
-        self.server.turns.wait(self, self._rested)
-
     def _rested(self) -> None:
-        self._resting = False
         self.room.grant()
-        self._work()
+        super()._rested()
 
     def _dispatch(self, frame: Frame, weight: int) -> None:
         opcode, stream_id = frame.opcode, frame.stream_id
@@ -317,7 +311,7 @@ class Connection(net.Connection):
 
     def _take(self, asked: Asked, request: m.Request | m.SystemErrorResponse | None) -> None:
         if request is None:
-            self._done(asked)
+            self._finish(asked)
             return
         if isinstance(request, m.SystemErrorResponse):
             self.answer(asked, request)
@@ -328,7 +322,7 @@ class Connection(net.Connection):
             request.room = asked
             self._add_weight(asked, request.working_bytes)
         elif type(request) is m.AppendRequest:
-            self.server.turns.spend(len(request.entries) * ENTRY_WORK)
+            self.server.turn.spend(len(request.entries) * ENTRY_WORK)
         elif type(request) is m.ListRangeRequest:
             self._add_weight(asked, _LIST_BYTES)
         self._hand_over(request, asked)
@@ -359,7 +353,7 @@ class Connection(net.Connection):
         last = not isinstance(response, m.DocumentResponse) or response.last
         if self._closing:
             if last:
-                self._done(asked)
+                self._finish(asked)
             return
         if last and _is_long(response):
             writing = self._loop.run_in_executor(None, self._parts, asked, response)
@@ -381,17 +375,17 @@ class Connection(net.Connection):
 
     def _send_answer(self, asked: Asked, parts: list[Buffer], last: bool) -> None:
         if self._closing:
-            self._done(asked)
+            self._finish(asked)
             return
         if asked.held:
             self.room.hand_over(asked, min(asked.held, sum(map(len, parts))))
         self._write(parts)
         if last:
-            self._done(asked)
+            self._finish(asked)
         if self._said_goaway:
             self._leave_when_done()
 
-    def _done(self, asked: Asked) -> None:
+    def _finish(self, asked: Asked) -> None:
         """Release everything that an answered request holds."""
         asked.done = True
         del self._unanswered[asked.stream_id]

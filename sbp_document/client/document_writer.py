@@ -13,17 +13,18 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from anabranch_kit.memory.buffers import Buffer
-from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from sbp_back.wire.model import Entry
-from sbp_document.client.channel import AppendDone as Stored
 from sbp_document.wire.wrapped import Payload, token_of, wrap, wrapped_bytes
+
+if TYPE_CHECKING:
+    from sbp_document.client.streams import DocumentStreams
 
 AppendDone = Callable[[SbpError | None], None]
 
@@ -49,25 +50,6 @@ _REFUSED_CODES = frozenset(
 """Codes that show that a batch was not stored."""
 
 
-class WriterHome(Protocol):
-    """A writer's view of its client."""
-
-    @property
-    def barrier(self) -> Barrier: ...
-
-    def append(self, stream_id: int, batch: Buffer, done: Stored) -> None:
-        """Have the stream's range server store a record batch."""
-
-    async def take(self, stream_id: int) -> int:
-        """Have the stream continue in a range that takes appends of the document; return its next offset."""
-
-    async def between(self, stream_id: int, start: int, end: int) -> list[Entry]:
-        """Return the entries in the offsets [start, end)."""
-
-    def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
-        """Take note that another writer has appended ``entries``; everything still in flight here comes behind them."""
-
-
 class _Append(Struct):
     payload: Payload
     flags: int
@@ -83,7 +65,7 @@ class DocumentWriter:
     """
 
     def __init__(
-        self, home: WriterHome, stream_id: int, epoch: int, start_offset: int, next_offset: int, patience: float
+        self, home: DocumentStreams, stream_id: int, epoch: int, start_offset: int, next_offset: int, patience: float
     ) -> None:
         self.stream_id = stream_id
         self.epoch = epoch
@@ -118,7 +100,7 @@ class DocumentWriter:
 
         ``done(None)`` is called once the batch is durable, ``done(error)`` if it will not be or that is unknown; never
         before this returns, and for all batches in the order of their offsets. When another writer came between,
-        ``WriterHome.overtaken`` is called before: the batches in flight have moved up by as many offsets. After an
+        ``DocumentStreams.overtaken`` is called before: the batches in flight have moved up by as many offsets. After an
         error that leaves ``failed`` unset, that batch and all after it were not stored and ``next_offset`` has gone
         back.
 

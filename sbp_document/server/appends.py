@@ -10,6 +10,7 @@ from functools import partial
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.deadlines import Deadlines
+from anabranch_kit.run.turns import Turns
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
 from sbp_back.errors import NO_SPACE_DETAIL, DecodeError, ErrorCode, NoSpace, SbpError
 from sbp_back.transport.carrier import Answer
@@ -26,7 +27,6 @@ _MAX_LATE_BYTES = 64 * 1024 * 1024
 """Most bytes of batches in flight whose time was up, and which no longer count as unanswered on their connection. Past
 it nothing more is taken: otherwise impatient clients would fill the memory behind a slow disk.
 """
-_ITEMS_IN_A_TURN = 512
 _MAX_RESULTS = 16 * 1024
 """Most results in one frame: with their messages they must fit the header."""
 
@@ -96,10 +96,12 @@ class Appends:
                 positions.clear()
             upcoming.clear()
 
+        turns = Turns()
         for position, item in enumerate(items):
-            if position and position % _ITEMS_IN_A_TURN == 0:
+            if turns.is_over:
                 submit()
                 yield
+                turns = Turns()
             if call.item(position) is None:
                 continue  # its time was up
             try:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from anabranch_kit.run.turns import in_turns
 from sbp_back.client.control import ControlOptions, ask_repeatedly
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire import model as w
@@ -100,7 +101,7 @@ class Controls:
         async def seal(wanted: m.RangeId) -> m.RangeItemResult:
             sealed = await self._lanes.seal_on_server(wanted.stream_id, wanted.index)
             sealed.servers = [self._lanes.range_server.info]
-            return m.RangeItemResult(wanted.stream_id, self._told(sealed))
+            return m.RangeItemResult(wanted.stream_id, self._describe(sealed))
 
         return await _all(request, request.ranges, seal, _range_failed)
 
@@ -180,11 +181,7 @@ class Controls:
         assert server is not None
         request = w.ListRangeRequest(server_id=server.server_id)
         response = await ask_repeatedly(self._client.pd, request, w.ListRangeResponse, _OPTIONS)
-        ranges = []
-        for position, known in enumerate(response.ranges[: _MAX_LISTED + 1]):
-            ranges.append(self._told(known))
-            if position % _SIDE_BY_SIDE == 0:
-                await asyncio.sleep(0)
+        ranges = [self._describe(known) async for known in in_turns(response.ranges[: _MAX_LISTED + 1])]
         return m.ListItemResult(owner, ranges)
 
     async def _describe_range(self, wanted: m.RangeId) -> m.RangeItemResult:
@@ -214,7 +211,7 @@ class Controls:
                 raise SbpError(ErrorCode.PRECONDITION_FAILED, f"range {info.index} is not placed on this server")
             if self._lanes.range_server.state_of(item.stream_id, info.index) is None:
                 await self._create_here(info)
-        return m.SyncItemResult(item.stream_id, [self._told(known[wanted.index]) for wanted in item.ranges])
+        return m.SyncItemResult(item.stream_id, [self._describe(known[wanted.index]) for wanted in item.ranges])
 
     async def _create_here(self, info: w.RangeInfo) -> None:
         opened = w.RangeInfo(info.stream_id, info.epoch, info.index, info.start)
@@ -224,15 +221,15 @@ class Controls:
             await ask_repeatedly(self._lanes.to_range_server, sealed, w.RangeResponse, _OPTIONS)
 
     async def _ranges(self, stream_id: int) -> list[m.DocumentRange]:
-        return [self._told(known) for known in await self._client.list_ranges(stream_id)]
+        return [self._describe(known) for known in await self._client.list_ranges(stream_id)]
 
     async def _range(self, stream_id: int, index: int) -> m.DocumentRange:
         for known in await self._client.list_ranges(stream_id):
             if known.index == index:
-                return self._told(known)
+                return self._describe(known)
         raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
 
-    def _told(self, known: w.RangeInfo) -> m.DocumentRange:
+    def _describe(self, known: w.RangeInfo) -> m.DocumentRange:
         """Describe a range for the clients of this listener."""
         following = known.end
         if following < 0:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.turns import Turns
 from sbp_back.errors import ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.handler import DEFECT, Reply
 from sbp_back.wire.model import DescribeStreamRequest, Entry, Status
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 _MAX_WAIT_MS = 5 * 60 * 1000
 _FRAME_BYTES = 15 * 1024 * 1024
 """Results share a frame up to so many bytes; the rest of 16 MiB is for a single longer batch."""
-_STARTED_IN_A_TURN = 256
 _RESULT_BYTES = 128
 """Bytes of a result in the frame's header, besides its message."""
 
@@ -54,19 +55,19 @@ class Fetches:
             self._waiting.add(call)
         wait = 0 if self._stopping else max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
         if request.items:
-            self._start_some(call, 0, max(1, request.min_bytes), wait)
+            self._start_on(call, iter(enumerate(call.items)), max(1, request.min_bytes), wait)
         else:
             call.flush()
 
-    def _start_some(self, call: _Call, first: int, min_bytes: int, wait: int) -> None:
-        """Start some of a request's fetches in each turn of the loop: it may ask for thousands of streams."""
-        items = call.items
-        after = min(first + _STARTED_IN_A_TURN, len(items))
-        for position in range(first, after):
+    def _start_on(self, call: _Call, items: Iterator[tuple[int, FetchItem]], min_bytes: int, wait: int) -> None:
+        """Start a request's fetches in turns: it may ask for thousands of streams."""
+        turns = Turns()
+        for position, item in items:
             if call in self._waiting:  # otherwise it was given up
-                self._start(call, position, items[position], min_bytes, wait)
-        if after < len(items):
-            asyncio.get_running_loop().call_soon(self._start_some, call, after, min_bytes, wait)
+                self._start(call, position, item, min_bytes, wait)
+            if turns.is_over:
+                asyncio.get_running_loop().call_soon(self._start_on, call, items, min_bytes, wait)
+                return
 
     def _start(self, call: _Call, position: int, item: FetchItem, min_bytes: int, wait: int) -> None:
         def fetch() -> None:

@@ -127,10 +127,10 @@ class Logs:
         chain = Chain(
             writer, [int(key.rpartition("/")[2], 16) for key in self.log(name).list_again("chain/", PATIENCE)]
         )
-        self.look(name, chain)
+        self.read_on(name, chain)
         return chain
 
-    def look(self, name: str, chain: Chain) -> bool:
+    def read_on(self, name: str, chain: Chain) -> bool:
         """Read on in the chain; return whether there were new entries. Raises ``StoreCorrupt``."""
         before = chain.number
         while not chain.looked(self._entry(name, chain.number)):

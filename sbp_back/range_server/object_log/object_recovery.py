@@ -129,7 +129,7 @@ class LogReader:
                 if log is not None:
                     self._forget(log)
                 # A missing object may have been given up after another index was written.
-                if self._logs.look(name, chain):
+                if self._logs.read_on(name, chain):
                     continue
                 raise
             if not self._own(log, chain):
@@ -177,10 +177,10 @@ class LogReader:
                 for _, _, group in self._groups(name, entry, upto):
                     found.update(record[2] for record in group.records if record[0] == RecordType.ADOPT)
             except (StoreCorrupt, FileNotFoundError):
-                if self._logs.look(name, chain):
+                if self._logs.read_on(name, chain):
                     continue
                 raise
-            if not self._logs.look(name, chain):
+            if not self._logs.read_on(name, chain):
                 return found
 
     def _own(self, log: ReadLog, chain: Chain) -> bool:
@@ -188,7 +188,7 @@ class LogReader:
         Return False if there is another one.
         """
         last = chain.last
-        if self._logs.look(log.name, chain):
+        if self._logs.read_on(log.name, chain):
             return False
         unique = os.urandom(UNIQUE_BYTES)
         read = log.entry

@@ -85,12 +85,12 @@ class ObjectUpkeep(Moving):
         self._next_at = time.monotonic() + log.options.object_index_seconds
 
     def rolled(self) -> None:
-        self.look()
+        self.start_chores()
 
     def tick(self) -> None:
-        self.look()
+        self.start_chores()
 
-    def look(self) -> None:
+    def start_chores(self) -> None:
         """Start all chores that are due."""
         self._shrink()
         if self._closed:
@@ -103,13 +103,13 @@ class ObjectUpkeep(Moving):
         if not self._tidied:
             self._tidy()
             return
-        self._packing.look()
+        self._packing.start_chores()
         if self._is_due():
             self._write_index()
         else:
             self._delete()
 
-    def _settled(self) -> list[Segment]:
+    def _list_settled(self) -> list[Segment]:
         return [segment for segment in self._log.segments[:-1] if segment.sealed]
 
     def _shrink(self) -> None:

@@ -121,7 +121,7 @@ class Offload(RangeWriter):
         """Return whether the data of the oldest segments is being moved to objects."""
         return bool(self._runs) and not self._pause and not self._lost
 
-    def look(self) -> None:
+    def start_chores(self) -> None:
         """Start the next job, if it is time for one."""
         log = self._log
         full = log.stats.disk_full
@@ -139,7 +139,7 @@ class Offload(RangeWriter):
                 self._write_names()
 
     def _look_soon(self) -> None:
-        self._later(max(0.0, self._rest_until - time.monotonic()), self.look)
+        self._later(max(0.0, self._rest_until - time.monotonic()), self.start_chores)
 
     # --- what is to be moved
 

@@ -110,9 +110,9 @@ class OffloadStore(Store):
             there.claimed,
             partial(self._on_thread, self._moving_thread),
             upkeep.note,
-            upkeep.settled,
+            upkeep.list_settled,
             self._later,
-            upkeep.look,
+            upkeep.start_chores,
         )
         return upkeep
 
@@ -155,13 +155,13 @@ class OffloadMaintenance(Maintenance):
         """Note a failure of work that is retried."""
         self._note(error)
 
-    def settled(self) -> list[Segment]:
+    def list_settled(self) -> list[Segment]:
         """Return the segments that may be moved: a start needs only their rows, which are in their index files."""
-        return self._settled()
+        return self._list_settled()
 
-    def look(self) -> None:
-        super().look()
-        self.offload.look()
+    def start_chores(self) -> None:
+        super().start_chores()
+        self.offload.start_chores()
 
     def _evacuate(self) -> None:
         if not self.offload.moving:

@@ -58,7 +58,7 @@ class Packing(RangeWriter):
         """Return whether nothing is known to need writing."""
         return not self.busy and not self._due and self._counted.issuperset(self._mixed())
 
-    def look(self) -> None:
+    def start_chores(self) -> None:
         """Write the next object, if it is time to."""
         if self.busy or time.monotonic() < self._rest_until:
             return

@@ -80,7 +80,7 @@ class Maintenance(Moving):
             log.stats.checkpoints += 1
             if any(not segment.indexed for segment in log.segments[:-1]):
                 self._save()
-            self.look()
+            self.start_chores()
 
         self._saving = True
         self._background(save, saved)
@@ -102,13 +102,10 @@ class Maintenance(Moving):
             return
         log = self._log
         self._background(lambda: log.files.free_bytes(log.directory), self._space)
-        if any(not segment.indexed for segment in log.segments[:-1]) or self._has_uncovered():
+        # A sealed segment needs its index file, and a checkpoint that makes it superfluous to recovery.
+        if any(not segment.indexed or segment.end > log.checkpoint_lsn for segment in log.segments[:-1]):
             self._save()
-        self.look()
-
-    def _has_uncovered(self) -> bool:
-        """Return whether a sealed segment waits for a checkpoint that makes it superfluous to recovery."""
-        return any(segment.end > self._log.checkpoint_lsn for segment in self._log.segments[:-1])
+        self.start_chores()
 
     def _space(self, free: int | OSError) -> None:
         if isinstance(free, OSError):
@@ -116,7 +113,7 @@ class Maintenance(Moving):
         else:
             self._on_space(free)
 
-    def look(self) -> None:
+    def start_chores(self) -> None:
         """Start what is needed to free space."""
         if self._closed:
             return
@@ -124,7 +121,7 @@ class Maintenance(Moving):
         self._evacuate()
         self._retain()
 
-    def _settled(self) -> list[Segment]:
+    def _list_settled(self) -> list[Segment]:
         """Return the segments whose control records are in a checkpoint and whose rows are in an index file."""
         lsn = self._log.checkpoint_lsn
         return [segment for segment in self._log.segments[:-1] if segment.end <= lsn and segment.indexed]
@@ -165,7 +162,7 @@ class Maintenance(Moving):
             del self._doomed[: len(doomed)]
             log.stats.segments_deleted += len(doomed)
             self._on_space(result)
-            self.look()
+            self.start_chores()
 
         self._deleting = True
         self._background(delete, deleted)

@@ -52,7 +52,7 @@ class Moving:
         """Do periodic work."""
         raise NotImplementedError
 
-    def look(self) -> None:
+    def start_chores(self) -> None:
         """Start what is needed to free space."""
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class Moving:
         """Save everything at the end of the store, so that the next start has nothing to do. Raises ``OSError``."""
         raise NotImplementedError
 
-    def _settled(self) -> list[Segment]:
+    def _list_settled(self) -> list[Segment]:
         """Return the sealed segments that may be evacuated: everything in them is where a start will find it."""
         raise NotImplementedError
 
@@ -108,7 +108,7 @@ class Moving:
         newest = set(self._log.segments[-keep:])
         candidates = [
             segment
-            for segment in self._settled()
+            for segment in self._list_settled()
             if segment not in newest
             and segment.runs
             and not segment.damaged
@@ -126,7 +126,7 @@ class Moving:
         if self._closed or not segment.runs:
             self._evacuating = None
             if not self._closed:
-                self.look()
+                self.start_chores()
             return
         before = segment.live, len(segment.runs)
         self._moving = True

@@ -31,7 +31,6 @@ from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.recovery import Recovered, Recovery
 from sbp_back.range_server.store.replacing import Replacement
 from sbp_back.range_server.store.replay import CopiedRows, apply_control, restart_empty
-from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
 from sbp_back.range_server.store.wal_items import Append, Control, Copies, Done, Flush, Group, Item, Roll
 from sbp_back.range_server.store.wal_writer import SMALL_BYTES, WalWriter
@@ -556,7 +555,9 @@ class Store:
         log = self._log
         segment = group.segment
         if segment is not log.active:
-            self._rolled(segment)
+            log.active.sealed = True
+            log.segments.append(segment)
+            self._maintenance.rolled()
         stats = log.stats
         position = group.body_at
         freed = False
@@ -622,18 +623,13 @@ class Store:
         else:
             apply_control(state, item.kind, item.stream_id, item.index, item.epoch, item.base, item.lsn)
 
-    def _rolled(self, segment: Segment) -> None:
-        self._log.active.sealed = True
-        self._log.segments.append(segment)
-        self._maintenance.rolled()
-
     def _freed(self) -> None:
         """React to space that may have become free, also in the segment being written if it holds nothing any more."""
         log = self._log
         active = log.active
         if not active.live and active.used > active.size // 4 and not self._closed:
             self._submit(Roll(active, lambda _error: None))
-        self._maintenance.look()
+        self._maintenance.start_chores()
 
     def _tick(self) -> None:
         self._timer = self._require_loop().call_later(self._options.maintenance_seconds, self._tick)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from anabranch_kit.memory.budget import Kind, MemoryBudget
-from anabranch_kit.net.outbox import CHUNK, Buffer, Outbox, Turns
+from anabranch_kit.net.outbox import CHUNK, Buffer, Outbox
+from anabranch_kit.net.turn import Turn
 from anabranch_kit.run.barrier import Barrier
 from bridges.errors import LogError
 from tests.kit.waiting import until
@@ -20,10 +21,10 @@ from tests.kit.waiting import until
 class Sender(asyncio.Protocol):
     """The protocol half of a connection, as the session does it."""
 
-    def __init__(self, turns: Turns | None = None) -> None:
+    def __init__(self, turn: Turn | None = None) -> None:
         self.outbox: Outbox | None = None
         self.most_held = 0
-        self.turns = turns or Turns(asyncio.get_running_loop(), Barrier())
+        self.turn = turn or Turn(asyncio.get_running_loop(), Barrier())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -32,7 +33,7 @@ class Sender(asyncio.Protocol):
         self.budget = budget = MemoryBudget(64 << 20, asyncio.get_running_loop().call_soon)
         self.account = budget.account(lambda: self.outbox.go_on() if self.outbox else None)
         self.failures: list[str] = []
-        self.outbox = Outbox(transport, self.turns, self.account, lambda: None, self.failures.append)
+        self.outbox = Outbox(transport, self.turn, self.account, lambda: None, self.failures.append)
 
     def pause_writing(self) -> None:
         assert self.outbox is not None
@@ -44,12 +45,12 @@ class Sender(asyncio.Protocol):
         self.outbox.unblock()
 
 
-async def connect(turns: Turns | None = None, buffer: int = 32 * 1024) -> tuple[Sender, socket.socket]:
+async def connect(turn: Turn | None = None, buffer: int = 32 * 1024) -> tuple[Sender, socket.socket]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
-    _, protocol = await asyncio.get_running_loop().create_connection(lambda: Sender(turns), sock=ours)
+    _, protocol = await asyncio.get_running_loop().create_connection(lambda: Sender(turn), sock=ours)
     return protocol, theirs
 
 
@@ -234,16 +235,16 @@ async def test_a_source_waits_for_memory_and_goes_on_when_there_is_some() -> Non
 
 async def test_many_that_read_take_turns_and_a_failing_one_does_not_stop_the_others() -> None:
     barrier = Barrier()
-    turns = Turns(asyncio.get_running_loop(), barrier)
+    turn = Turn(asyncio.get_running_loop(), barrier)
     order: list[int] = []
 
-    def turn(number: int) -> None:
+    def read(number: int) -> None:
         order.append(number)
         if number == 3:
             raise ZeroDivisionError("a defect")
 
     for number in range(9):
-        turns.ask(lambda number=number: turn(number))  # type: ignore[misc]
+        turn.ask_to_read(lambda number=number: read(number))  # type: ignore[misc]
     steps = []
     while len(order) < 9:
         await asyncio.sleep(0)
@@ -251,7 +252,7 @@ async def test_many_that_read_take_turns_and_a_failing_one_does_not_stop_the_oth
     assert order == list(range(9))
     assert max(b - a for a, b in itertools.pairwise([0, *steps])) <= 2
     assert list(barrier.failures.values()) == [1]
-    turns.ask(lambda: order.append(9))
+    turn.ask_to_read(lambda: order.append(9))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert order[-1] == 9
@@ -314,15 +315,15 @@ async def test_to_a_connection_that_is_lost_nothing_more_is_written(monkeypatch:
 
 
 async def test_what_many_are_sent_at_the_same_time_is_shared_out_over_turns() -> None:
-    turns = Turns(asyncio.get_running_loop(), Barrier())
-    many = [await connect(turns, 160_000) for _ in range(100)]
+    turn = Turn(asyncio.get_running_loop(), Barrier())
+    many = [await connect(turn, 160_000) for _ in range(100)]
     size = 300_000
     for number, (sender, _) in enumerate(many):
         assert sender.outbox is not None
         sender.outbox.send([bytes((number,)) * size])
     unsent = sum(sender.outbox.unsent for sender, _ in many if sender.outbox is not None)
     assert 100 * size - unsent < 4 << 20, "most of them wait for a later turn of the loop"
-    assert not turns.busy, "nobody waits to read"
+    assert not turn.has_readers, "nobody waits to read"
     loop = asyncio.get_running_loop()
     for number, (sender, peer) in enumerate(many):
         received = bytearray()
@@ -335,8 +336,8 @@ async def test_what_many_are_sent_at_the_same_time_is_shared_out_over_turns() ->
 
 async def test_what_is_long_goes_on_in_the_next_turns() -> None:
     """Also when the socket takes everything at once."""
-    turns = Turns(asyncio.get_running_loop(), Barrier())
-    sender, peer = await connect(turns)
+    turn = Turn(asyncio.get_running_loop(), Barrier())
+    sender, peer = await connect(turn)
     assert sender.outbox is not None
     taken: list[int] = []
     sender.transport.pause_reading()

@@ -64,7 +64,7 @@ async def test_who_waits_goes_on_in_the_order_in_which_he_came() -> None:
     assert made.produce.waiting == 3
     for expected in ([0], [0, 1], [0, 1, 2]):
         clock.now += 2.0
-        bucket._look()
+        bucket._serve()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert gone == expected

@@ -755,7 +755,7 @@ def test_choice_is_distinct_complete_and_never_the_worst_alone(rates: list[int],
     servers = Servers(10.0, lambda: 0.0, random.Random(seed))
     for server_id, rate in enumerate(rates):
         metrics = m.RangeServerMetrics(disk_free_space=1, network_append_rate=rate)
-        servers.heard(m.RangeServerInfo(server_id, "a"), metrics)
+        servers.note_report(m.RangeServerInfo(server_id, "a"), metrics)
     chosen = servers.choose(count)
     if count > len(rates):
         assert chosen is None
@@ -936,7 +936,9 @@ def test_many_ranges_at_once_leave_no_server_out() -> None:
     servers = Servers(10.0, lambda: 0.0, random.Random(4))
     for server_id in range(3):
         # The last one looks worst, by very little: of two drawn it would never be the better.
-        servers.heard(m.RangeServerInfo(server_id, ""), m.RangeServerMetrics(disk_free_space=1, memory_used=server_id))
+        servers.note_report(
+            m.RangeServerInfo(server_id, ""), m.RangeServerMetrics(disk_free_space=1, memory_used=server_id)
+        )
     given = Counter(chosen[0] for _ in range(300) if (chosen := servers.choose(3)) is not None)
     assert all(80 <= given[server_id] <= 120 for server_id in range(3)), given
 
@@ -944,19 +946,19 @@ def test_many_ranges_at_once_leave_no_server_out() -> None:
 def test_a_server_whose_connections_ended_is_chosen_only_if_need_be() -> None:
     servers = Servers(10.0, lambda: 0.0, random.Random(4))
     for server_id in range(3):
-        servers.heard(m.RangeServerInfo(server_id, ""), None)
-        servers.joined(server_id)
-    servers.joined(2)
-    servers.left(2)
+        servers.note_report(m.RangeServerInfo(server_id, ""), None)
+        servers.note_connection(server_id)
+    servers.note_connection(2)
+    servers.note_disconnection(2)
     assert {chosen[0] for _ in range(50) if (chosen := servers.choose(1))} == {0, 1, 2}, "it has another connection"
-    servers.left(1)
+    servers.note_disconnection(1)
     assert {chosen[0] for _ in range(50) if (chosen := servers.choose(1))} == {0, 2}
     assert {(len(chosen), chosen[2]) for _ in range(50) if (chosen := servers.choose(3))} == {(3, 1)}
     assert sorted(servers.alive()) == [0, 1, 2], "it may come back at any moment"
-    servers.heard(m.RangeServerInfo(1, ""), None)
+    servers.note_report(m.RangeServerInfo(1, ""), None)
     assert {chosen[0] for _ in range(50) if (chosen := servers.choose(1))} == {0, 1, 2}
-    servers.joined(99)
-    servers.left(99)  # never heard of
+    servers.note_connection(99)
+    servers.note_disconnection(99)  # never heard of
 
 
 async def test_a_session_joins_once_for_every_server_that_reports_over_it(bench: Bench) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.framing import ReceiveBuffer
+from anabranch_kit.run import turns
 from sbp_back.errors import ErrorCode
 from sbp_back.range_server.store import Files, StoreOptions
 from sbp_back.range_server.store.gather import MAX_ENTRIES
@@ -576,12 +577,25 @@ async def test_a_long_listing_is_made_and_written_beside_the_loop() -> None:
     assert shared.held == 0
 
 
-async def test_a_servers_listing_is_collected_in_several_turns(tmp_path: Path) -> None:
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the clock is a millisecond after the one before."""
+    now = 0.0
+
+    def later() -> float:
+        nonlocal now
+        now += 0.001
+        return now
+
+    monkeypatch.setattr(turns, "monotonic", later)
+
+
+async def test_a_servers_listing_is_collected_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, store=STORE) as embedded:
         server = embedded.range_server
         for k in range(1200):
             await embedded.client.channel(server.info).carrier.call(w.CreateRangeRequest(w.RangeInfo(k, 1, 0, 0)))
         got: list[w.Response] = []
+        slow(monkeypatch)
         server.handle(w.ListRangeRequest(server_id=server.info.server_id), got.append)
         assert not got, "not in one go"
         await until(lambda: bool(got))
@@ -602,7 +616,7 @@ async def test_the_documents_listings_share_what_a_frame_holds(tmp_path: Path, m
         assert {result.status.code for result in response.results[1:]} == {ErrorCode.PAYLOAD_TOO_LARGE}
 
 
-async def test_a_fetch_of_many_streams_begins_in_several_turns(tmp_path: Path) -> None:
+async def test_a_fetch_of_many_streams_begins_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, store=STORE) as embedded:
         to = carrier(embedded, "in-process")
         stream = await created(to)
@@ -611,6 +625,7 @@ async def test_a_fetch_of_many_streams_begins_in_several_turns(tmp_path: Path) -
         server = embedded.document.server
         got: list[w.Response] = []
         items = [m.FetchItem(stream, k, 0, 1) for k in range(1000)]
+        slow(monkeypatch)
         server.handle(m.FetchBatchRequest(0, 0, items), got.append)
         assert not got, "not in one go"
         await until(lambda: isinstance(got[-1], m.FetchBatchResponse) and got[-1].last if got else False)

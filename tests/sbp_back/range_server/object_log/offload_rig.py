@@ -103,7 +103,7 @@ class OffloadRig(Rig):
         store._offload._later = lambda _seconds, work: later.submit(work)
 
     def between_jobs(self) -> None:
-        self.store._maintenance.look()
+        self.store._maintenance.start_chores()
 
     async def begin(self, rng: Random) -> None:
         self.store._maintenance.tick()
