@@ -75,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         # Waiting frames are started in a later turn of the event loop, by :meth:`_rested`.
         self._resting = False
+        # Nothing is read from the client, and none of its requests starts: a quota of it is exhausted.
+        self._muted = False
         self._closing = False
         self._draining = False
 
@@ -103,10 +105,6 @@ class Connection(asyncio.BufferedProtocol):
     @abstractmethod
     def _abandon(self) -> int:
         """Give up the requests in progress because the connection has ended; return the bytes that they release."""
-
-    def _is_held_up(self) -> bool:
-        """Return whether the protocol wants nothing to be read for now."""
-        return False
 
     def _begun_bytes(self) -> int:
         """Return the bytes held of a request whose frames have arrived in part: it should be completed."""
@@ -188,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _reserve(self, size: int) -> bool:
         """Return whether a large frame may be received: not while an earlier frame keeps it from being started."""
-        if self._waiting or not self._may_begin(None):
+        if self._waiting or self._muted or not self._may_begin(None):
             return False
         begun = self._begun_bytes()
         if not self.account.admit(Kind.REQUESTS, size + begun, self._stashed + begun):
@@ -303,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         while waiting and not self._closing:
             if self._output_bytes > self.server.limits.write_buffer_bytes:
                 self._flush()  # unsent bytes must count before more requests start
-            if self._write_paused or self._resting or not self._may_begin(waiting[0][0]):
+            if self._write_paused or self._resting or self._muted or not self._may_begin(waiting[0][0]):
                 break
             frame, arrived = waiting.popleft()
             self._waiting_bytes -= len(frame)
@@ -358,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._write_paused
             or self.in_flight > self.server.limits.connection_bytes
             or self._waiting_bytes + self._waiting_held > QUEUED_BYTES
-            or self._is_held_up()
+            or self._muted
             or self.account.crowded
         )
 
@@ -366,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._closing:
             self._reading = False
             self._transport.pause_reading()
-            if self.in_flight or self._framer.blocked or self._is_held_up():
+            if self.in_flight or self._framer.blocked or self._muted:
                 self.receiving_since = NOT_RECEIVING  # the node, not the client, delays the frame
             if not self._draining:
                 self.maybe_resume()  # or wait for room
@@ -383,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if (
             self._write_paused
-            or self._is_held_up()
+            or self._muted
             or self.in_flight > self.server.limits.connection_bytes // 2
             or self._waiting_bytes + self._waiting_held > QUEUED_BYTES // 2
         ):

@@ -75,8 +75,7 @@ class Connection(net.Connection):
         self.principal: Principal = ANONYMOUS
         self._advertised = advertised
         self._slots: deque[Any] = deque()
-        # Whether the connection is throttled, and its place in the queues of quotas, once it has one.
-        self._muted = False
+        # Its place in the queues of quotas, once it has one.
         self._muted_since = 0.0
         self._throttle: Throttle | None = None
         self._on_close: set[Callable[[], None]] = set()
@@ -195,7 +194,7 @@ class Connection(net.Connection):
     # --- requests and responses ------------------------------------------------------------------------------------
 
     def _may_begin(self, frame: bytes | bytearray | None) -> bool:
-        if self._muted or (self._slots and not self._may_start(frame)):
+        if self._slots and not self._may_start(frame):
             return False
         return frame is None or not self.server.quotas.in_force or self._admits(frame)
 
@@ -207,9 +206,6 @@ class Connection(net.Connection):
         began = perf_counter()
         self._start(frame, arrived)
         self.charge(quota, (perf_counter() - began) * 1e6)
-
-    def _is_held_up(self) -> bool:
-        return self._muted
 
     def _fill(self, slot: Slot, output: list[Buffer], sent: int) -> None:
         """Set the response to a request: ``sent`` bytes in ``output``; empty for no response. Call once per slot."""
