@@ -156,6 +156,7 @@ def test_a_replay_goes_on_when_an_owner_is_killed(
     assert_whole(nodes[0], name)
 
 
+@pytest.mark.long
 def test_a_migration_goes_on_when_an_owner_is_killed(
     nodes: list[NodeProcess], make_source: Callable[[str], str], kill_an_owner: threading.Event, tmp_path: Path
 ) -> None:
