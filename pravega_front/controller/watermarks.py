@@ -150,7 +150,7 @@ class Watermarks:
 
     async def note(self, topic: Topic, writer: str, time: int, position: dict[int, int], now_ms: int) -> Noted:
         """Record that a writer has reached ``time`` at ``position``, which maps segment ids to offsets."""
-        if not all(_has_segment(topic, number) for number in position):
+        if any(partition_at(topic, *split_id(number)) is None for number in position):
             return Noted.INVALID_POSITION
         position = {number: max(0, offset) for number, offset in position.items()}  # -1: nothing written there
 
@@ -267,12 +267,7 @@ class Watermarks:
         try:
             if end - start > _MOST_BYTES:
                 raise ValueError(f"{end - start} bytes are too many")
-            data = b""
-            while start + len(data) < end:
-                pieces = await segment.read(start + len(data), end - start - len(data))
-                if not pieces:
-                    raise LogError(f"{segment.name} has nothing at {start + len(data)}, below its end {end}")
-                data += b"".join(pieces)
+            data = b"".join(await segment.read_all(start, end - start))
             begins = await asyncio.to_thread(places, data)
             if begins:
                 marks.last = await asyncio.to_thread(decode, data[begins[-1] :])
@@ -284,10 +279,6 @@ class Watermarks:
         last = segment.log.last(LedgerKind.EVENT_NUMBER, _WRITER_ID)
         marks.number = 0 if last is None else last.number
         return self._marks.setdefault(topic.name, marks)
-
-
-def _has_segment(topic: Topic, number: int) -> bool:
-    return partition_at(topic, *split_id(number)) is not None
 
 
 def _position(raw: str) -> dict[int, int]:

@@ -281,6 +281,18 @@ class Segment:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
+    async def read_all(self, position: int, size: int) -> list[Buffer]:
+        """Read exactly ``size`` bytes from ``position`` on. Raises the errors of :meth:`read`."""
+        parts: list[Buffer] = []
+        end = position + size
+        while position < end:
+            pieces = await self.read(position, end - position)
+            if not pieces:
+                raise LogError(f"{self.name} has nothing at {position}, below its end {end}")
+            parts += pieces
+            position += sum(map(len, pieces))
+        return parts
+
     async def read(self, position: int, most: int) -> list[Buffer]:
         """Read at most ``most`` bytes, and at least one, from ``position`` on, which must lie below the end.
 

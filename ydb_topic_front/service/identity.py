@@ -50,7 +50,7 @@ class Identity:
     def close(self) -> None:
         """Stop watching the user: the stream has ended."""
         self._forget()
-        self._refused = _nobody
+        self._refused = lambda refusal: None
 
     def _forget(self) -> None:
         self._service.node.authenticator.sessions.end(self._session)
@@ -58,7 +58,3 @@ class Identity:
 
     def _ended(self) -> None:
         self._refused(GrpcRefusal(Code.UNAUTHENTICATED, ENDED))
-
-
-def _nobody(refusal: GrpcRefusal) -> None:
-    pass

@@ -56,8 +56,10 @@ class Alike(NamedTuple):
         """Return the seq_nos; a range if they have no gaps."""
         columns = self.columns(data, self.seq_no)
         first, last = (_number(column[at] for column in columns) for at in (0, -1))
-        if last - first == self.number - 1 and _rises(columns):
-            return range(first, last + 1)
+        if last - first == self.number - 1:
+            digits = list(zip(*columns[::-1], strict=True))
+            if all(map(lt, digits, digits[1:])):
+                return range(first, last + 1)
         numbers = [0] * self.number
         for digit, column in enumerate(columns):
             numbers = [number | (byte & 0x7F) << 7 * digit for number, byte in zip(numbers, column, strict=True)]
@@ -77,11 +79,6 @@ class Alike(NamedTuple):
 def _number(digits: Iterable[int]) -> int:
     """Decode a varint."""
     return sum((byte & 0x7F) << 7 * at for at, byte in enumerate(digits))
-
-
-def _rises(columns: list[bytes]) -> bool:
-    digits = list(zip(*columns[::-1], strict=True))
-    return all(map(lt, digits, digits[1:]))
 
 
 def find(data: bytes | bytearray, start: int, end: int, most: int, least: int) -> Alike | None:

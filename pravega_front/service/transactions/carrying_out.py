@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from bridges.errors import LogError
+
 if TYPE_CHECKING:
-    from bridges.errors import LogError
+    from anabranch_kit.run.barrier import Barrier
 
 T = TypeVar("T")
 
@@ -37,3 +39,14 @@ async def carry_out(
             log.warning("what was decided is carried out later", what=what, reason=str(error), **about)
         await asyncio.sleep(delay)
         delay = min(2 * delay, _AGAIN_LIMIT_S)
+
+
+async def fail_as_log_error(work: Callable[[], Awaitable[T]], barrier: Barrier, what: str, **about: object) -> T:
+    """Await ``work``, which fails with a LogError only: other exceptions are logged and counted, and become one."""
+    try:
+        return await work()
+    except LogError:
+        raise
+    except Exception as error:
+        barrier.caught(what, error, **about)
+        raise LogError(f"unexpected error: {what}") from error

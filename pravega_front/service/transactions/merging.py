@@ -32,11 +32,10 @@ from pravega_front.names import TRANSIENT
 from pravega_front.service.pieces import EventCount, appended, marked
 from pravega_front.service.segments import NotPossible, SegmentMissing
 from pravega_front.service.state import Merging, require_none_merged
-from pravega_front.service.transactions.carrying_out import carry_out
+from pravega_front.service.transactions.carrying_out import carry_out, fail_as_log_error
 
 if TYPE_CHECKING:
     from bridges.catalog.topics import Also
-    from bridges.formats.records import Buffer
     from bridges.log.partition.append_path import Hold
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
@@ -225,17 +224,8 @@ class Merges:
     def _start(
         self, name: str, target: Segment, work: Callable[[], Awaitable[int]]
     ) -> tuple[Segment, asyncio.Task[int]]:
-        task = asyncio.create_task(self._run(name, work), name=f"merge of {name}")
-        return self._running.begin(name, target, task)
-
-    async def _run(self, name: str, work: Callable[[], Awaitable[int]]) -> int:
-        try:
-            return await work()
-        except LogError:
-            raise
-        except Exception as error:
-            self._node.barrier.caught("merge", error, segment=name)
-            raise LogError("a merge failed unexpectedly") from error
+        guarded = fail_as_log_error(work, self._node.barrier, "merge", segment=name)
+        return self._running.begin(name, target, asyncio.create_task(guarded, name=f"merge of {name}"))
 
     # --- merging ---------------------------------------------------------------------------------------------------
 
@@ -285,7 +275,7 @@ class Merges:
     async def _append_one(self, target: Segment, writer_id: bytes, source: Segment, start: int, size: int) -> int:
         self._account.take(Kind.READS, 2 * size)  # the bytes read, and the batch encoded from them
         try:
-            parts = await _read(source, start, size)
+            parts = await source.read_all(start, size)
             events = await asyncio.to_thread(EventCount().feed, parts) if size else 0
             return await appended(target, parts, size, EventStamp(writer_id, _MERGED, events))
         finally:
@@ -366,7 +356,7 @@ class Merges:
     ) -> None:
         self._account.take(Kind.READS, 2 * size)
         try:
-            parts = await _read(merge.source, at, size)
+            parts = await merge.source.read_all(at, size)
             count = await asyncio.to_thread(events.feed, parts)
             await appended(merge.target, parts, size, EventStamp(merge.writer_id, number, count), part, hold)
         finally:
@@ -382,15 +372,3 @@ class Merges:
 
 _AGAIN: tuple[type[LogError], ...] = (LogUnavailable, DatabaseError, TooManyTransactions)
 """Transient errors."""
-
-
-async def _read(source: Segment, start: int, size: int) -> list[Buffer]:
-    parts: list[Buffer] = []
-    at, end = start, start + size
-    while at < end:
-        pieces = await source.read(at, end - at)
-        if not pieces:
-            raise LogError(f"{source.name} has nothing at {at}, below its end {end}")
-        parts += pieces
-        at += sum(map(len, pieces))
-    return parts

@@ -28,7 +28,7 @@ from bridges.catalog.topic import FOLLOWED, Beside, ChangeKind, HeldUp, TopicKin
 from bridges.catalog.topic_rules import demands
 from bridges.errors import LogError, LogUnavailable, PartitionSealed
 from pravega_front.service.segments import KEEP
-from pravega_front.service.transactions.carrying_out import carry_out
+from pravega_front.service.transactions.carrying_out import carry_out, fail_as_log_error
 from pravega_front.service.transactions.outcomes import keep, outcome, outcomes
 from pravega_front.service.transactions.transaction import ENDED, Transaction, append_to_parent
 from pravega_front.wire.controller import TxnState
@@ -472,21 +472,13 @@ class Transactions:
                 self._more.discard(topic)
                 decided = [one for one in self.open.in_topic(topic) if one.state is not TxnState.OPEN]
                 for one in sorted(decided, key=lambda one: one.decided):
-                    end = partial(self._try, one)
+                    work = partial(self._end, one)
+                    end = partial(fail_as_log_error, work, self._node.barrier, "end of a transaction", topic=topic)
                     await carry_out(end, self._few, LogError, "end of a transaction", topic=topic)
                 if topic not in self._more:
                     return
         finally:
             del self._workers[topic]
-
-    async def _try(self, transaction: Transaction) -> None:
-        try:
-            await self._end(transaction)
-        except LogError:
-            raise
-        except Exception as error:
-            self._node.barrier.caught("end of a transaction", error, topic=transaction.topic)
-            raise LogError("the end of a transaction failed unexpectedly") from error
 
     async def _end(self, transaction: Transaction) -> None:
         """Do this node's part of a decided commit or abort."""

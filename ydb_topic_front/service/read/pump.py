@@ -177,7 +177,9 @@ class ReadPump:
     async def _read(self, reading: PartitionReading, log: ReadableLog, wanted: int) -> bytes | None:
         builder = ResponseBuilder(reading.session_id)
         sent = reading.sent
-        oldest = max(reading.not_before_ms, _ago(reading.max_lag_ms))
+        oldest = reading.not_before_ms
+        if reading.max_lag_ms >= 0:
+            oldest = max(oldest, _now() - reading.max_lag_ms)
         batches = await log.read_committed(reading.place.offset, wanted)
         if not batches:
             self._again_later(reading)  # the expected batches are gone, and the log will report it
@@ -241,7 +243,3 @@ class ReadPump:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _ago(milliseconds: int) -> int:
-    return -1 if milliseconds < 0 else _now() - milliseconds

@@ -217,7 +217,9 @@ class WriteStream:
         writers.enter(topic, self)
         self._producer = init.producer
         self._resource = Resource(ResourceKind.TOPIC, topic.name)
-        log = self._log = await self._partition(topic, init)
+        partition = await partition_for(self._writing, topic, init)
+        self._bound_at = time.monotonic()
+        log = self._log = self._service.log_of(topic, partition)
         traffic = self._service.node.metrics.topic(topic.name)
         batches = Batches(init.producer, init.encoded_meta(self._stream.host))
         self._appends.begin(log, batches, partial(self._written, topic, log.partition, traffic))
@@ -239,11 +241,6 @@ class WriteStream:
         opened.session_id = f"{init.producer.decode()}|{uuid.uuid4()}_{next(_numbers)}"
         opened.supported_codecs.codecs.extend(sorted(self._service.topics.get_settings(topic.name).codecs))
         self._put(response.SerializeToString())
-
-    async def _partition(self, topic: Topic, init: WriteInit) -> PartitionLog:
-        wanted = await partition_for(self._writing, topic, init)
-        self._bound_at = time.monotonic()
-        return self._service.log_of(topic, wanted)
 
     # --- messages of the client -------------------------------------------------------------------------------------
 
