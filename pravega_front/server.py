@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from pravega_front.access import Access
 from pravega_front.service.segments import Segments
 from pravega_front.service.transactions.merging import Merges
 from pravega_front.session.connection import Connection, Encoded
-from pravega_front.session.slow_closes import SlowCloses
 from pravega_front.wire.commands import Command
 from pravega_front.wire.frames import HEAD, LENGTH, MAX_FRAME
 
@@ -59,6 +59,32 @@ class Observer:
     def error_told(self, kind: str, error: str) -> None:
         """Count a command that was answered with an error, or ended its connection."""
         self._metrics.kind(kind).failed(error)
+
+
+_FIRST_S = 0.05
+_CALM_S = 5.0
+"""Time without a close after which the delays begin at zero again."""
+_MOST_SEGMENTS = 1000
+
+
+class SlowCloses:
+    """Delays before connections are closed because of a failed segment, by segment: clients reconnect at once, and for
+    as long as it takes. The segments without a close for longest are evicted first."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        # Due time of a segment's last close (monotonic clock), and its delay.
+        self._known: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def delay(self, segment: str, most: float, now: float) -> float:
+        """Return the delay of a close in seconds: 0 for the first, then doubling up to ``most``."""
+        due, last = self._known.pop(segment, (-_CALM_S, 0.0))
+        delay = 0.0 if now - due >= _CALM_S else min(most, max(_FIRST_S, 2 * last))
+        self._known[segment] = now + delay, delay
+        if len(self._known) > _MOST_SEGMENTS:
+            self._known.popitem(last=False)
+        return delay
 
 
 class SegmentStore(net.Server):

@@ -422,7 +422,7 @@ class Connection(net.Connection):
 
     def close_slowly(self, error: LogError, segment: str, **told: object) -> None:
         """Close after an error of a segment, with a delay that grows each time
-        (:mod:`pravega_front.session.slow_closes`)."""
+        (:class:`pravega_front.server.SlowCloses`)."""
         most = _RETRIABLE_CLOSE_S if error.retriable else _CLOSE_S
         delay = self.server.slow_closes.delay(segment, most, monotonic())
         if not delay:

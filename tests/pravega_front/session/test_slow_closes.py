@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pravega_front.session.slow_closes import SlowCloses
+from pravega_front.server import SlowCloses
 
 
 def test_each_close_comes_later_until_the_segment_was_left_alone() -> None:
