@@ -68,7 +68,7 @@ class Access:
             except TokenError:
                 found = None
         if found is None:
-            raise GrpcRefusal(Code.UNAUTHENTICATED, "name and password are needed, and these are not right")
+            raise GrpcRefusal(Code.UNAUTHENTICATED, "the name or the password is wrong")
         return found.at(call.host)
 
     def allow(self, principal: Principal, operation: Operation, resource: Resource) -> None:

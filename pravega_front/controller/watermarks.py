@@ -274,7 +274,7 @@ class Watermarks:
             for one in begins:
                 marks.remember(start + one)
         except ValueError as error:
-            log.warning("what was appended to a stream's watermarks is none", topic=topic.name, reason=str(error))
+            log.warning("invalid bytes after a stream's watermarks are cut off", topic=topic.name, reason=str(error))
             await segment.truncate(end)
         last = segment.log.last(LedgerKind.EVENT_NUMBER, _WRITER_ID)
         marks.number = 0 if last is None else last.number

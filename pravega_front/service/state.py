@@ -166,7 +166,7 @@ def require_none_merged(connection: Connection, topic: str) -> None:
     """Raise HeldUp while a merge in pieces into a stream's segment is decided and has not ended."""
     query = "SELECT 1 FROM front_pravega_merges WHERE target = ? LIMIT 1"
     if connection.execute(query, (topic,)).fetchone() is not None:
-        raise HeldUp(f"something is being merged with a segment of {topic}")
+        raise HeldUp(f"a merge with a segment of {topic} is under way: retry")
 
 
 def read_loose(connection: Connection, topics: Collection[str] | None) -> dict[str, Loose]:

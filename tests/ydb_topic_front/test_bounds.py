@@ -86,7 +86,7 @@ def test_partitions_of_readers_are_bounded(bounded: NodeProcess, consumer: str) 
         status, message = reader(READINGS + 20).refusal()
         assert (status, message) == (
             Status.OVERLOADED,
-            "the node remembers as much of readers as it may; try again later",
+            "read sessions hold their part of limits.connections_memory_bytes: close some, or retry later",
         )
         if consumer:
             return  # readers of one consumer share what there is

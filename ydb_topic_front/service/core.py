@@ -141,7 +141,7 @@ class YdbService:
         """Count about ``size`` bytes in the memory budget until the call ends. Raises YdbError while the budget has no
         room."""
         if not call.admits(size):
-            raise YdbError(Status.OVERLOADED, "the node is short of memory; try again later")
+            raise YdbError(Status.OVERLOADED, "limits.connections_memory_bytes is exhausted: retry later")
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
         """Return the log of a partition, open or not. Raises YdbError when the partition does not exist or no longer

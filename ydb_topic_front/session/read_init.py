@@ -38,7 +38,7 @@ def parse_init(init: Any) -> ReadInit:
         message = "direct_read is not supported: read without it"
         raise YdbError(Status.UNSUPPORTED, message)
     if not init.topics_read_settings:
-        raise bad_request("no topics are to be read")
+        raise bad_request("init_request has no topics_read_settings")
     if len(init.topics_read_settings) > _MOST_TOPICS:
         raise bad_request(f"a session reads at most {_MOST_TOPICS} topics")
     if len(init.consumer) > _LONGEST_NAME or len(init.reader_name) > _LONGEST_NAME:

@@ -119,7 +119,7 @@ def parse_other(raw: bytes) -> Any:
     try:
         return StreamWriteFromClient.FromString(raw)
     except DecodeError:
-        raise bad_request("this is no message of a StreamWrite") from None
+        raise bad_request("the bytes are no StreamWrite message") from None
 
 
 def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts | None:
@@ -150,7 +150,7 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
             return None
         return WriteParts(request.codec, [Part(whole, seq_nos, created)])
     except (DecodeError, BatchInvalid, IndexError):
-        raise bad_request("this is no write_request") from None
+        raise bad_request("the bytes are no write_request") from None
 
 
 def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
@@ -223,7 +223,7 @@ def _check_head(request: Any) -> None:
     if request.HasField("tx"):
         raise YdbError(Status.UNSUPPORTED, "transactions are not supported")
     if not request.messages:
-        raise bad_request("a write_request needs messages")
+        raise bad_request("the write_request has no messages")
     if request.codec <= 0:
         raise bad_request(f"codec {request.codec} is none")
 
@@ -390,7 +390,7 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
             raise _out_of_order()
         rest = _LookWriteRequest.FromString(body[position:].tobytes())
     except (DecodeError, BatchInvalid, IndexError):
-        raise bad_request("this is no write_request") from None
+        raise bad_request("the bytes are no write_request") from None
     if rest.messages:
         raise _out_of_order()
     if part.count:

@@ -36,7 +36,7 @@ async def carry_out(
             async with slots:
                 return await work()
         except again as error:
-            log.warning("what was decided is carried out later", what=what, reason=str(error), **about)
+            log.warning("a decision could not be carried out, and is retried", what=what, reason=str(error), **about)
         await asyncio.sleep(delay)
         delay = min(2 * delay, _AGAIN_LIMIT_S)
 

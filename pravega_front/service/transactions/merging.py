@@ -213,7 +213,7 @@ class Merges:
             end = asyncio.get_running_loop().time() + _PATIENCE_S
             while topic in {one.target for one in (await self._state.merges()).values()}:
                 if asyncio.get_running_loop().time() > end:
-                    raise LogUnavailable(f"something is being merged with a segment of {topic}")
+                    raise LogUnavailable(f"a merge with a segment of {topic} is under way: retry")
                 await asyncio.sleep(_LOOK_S)
             yield partial(require_none_merged, topic=topic)
         finally:
@@ -311,13 +311,9 @@ class Merges:
 
         async def alone() -> int:
             hold = await merge.target.log.hold()
+            guarded = partial(work, merge, hold)
             try:
-                return await work(merge, hold)
-            except LogError:
-                raise
-            except Exception as error:
-                self._node.barrier.caught("merge", error, segment=merge.source.name)
-                raise LogError("a merge failed unexpectedly") from error
+                return await fail_as_log_error(guarded, self._node.barrier, "merge", segment=merge.source.name)
             finally:
                 hold.release()
 

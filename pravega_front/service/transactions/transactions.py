@@ -128,7 +128,11 @@ class Transactions:
                 try:
                     await self._node.catalog.delete_topic(name)
                 except LogError as error:
-                    log.warning("what a transaction left is deleted by the next start", topic=name, reason=str(error))
+                    log.warning(
+                        "a transaction's segments are deleted at the next start",
+                        topic=name,
+                        reason=str(error),
+                    )
 
     async def _move_ended(self) -> None:
         """Migrate ended transactions, which earlier versions kept together with the open ones, to the table of

@@ -68,13 +68,13 @@ class ReadCommits:
     async def request(self, request: Any) -> None:
         """Handle a ``CommitOffsetRequest``. Raises YdbError."""
         if not self._partitions.consumer:
-            raise bad_request("without a consumer nothing can be committed")
+            raise bad_request("a session without a consumer cannot commit: name one in the init_request")
         if not request.commit_offsets:
-            raise bad_request("a commit of nothing")
+            raise bad_request("commit_offset_request has no commit_offsets")
         turns = Turns()
         for part in request.commit_offsets:
             if not part.offsets:
-                raise bad_request("a commit of no offsets")
+                raise bad_request("commit_offset_request has no offsets")
             for offsets in part.offsets:
                 await turns.rest()
                 reading = self._partitions.get(part.partition_session_id)

@@ -223,7 +223,7 @@ class ReadPartitions:
         commit = response.commit_offset if response.HasField("commit_offset") else None
         if commit is not None and commit > reading.commits.position:
             if not self.consumer:
-                raise bad_request("without a consumer nothing can be committed")
+                raise bad_request("a session without a consumer cannot commit: name one in the init_request")
             self.commits.add(reading, reading.commits.position, commit)
         offset = response.read_offset if response.HasField("read_offset") else None
         reading.started(offset, max(reading.place.offset, reading.commits.position))
@@ -234,7 +234,7 @@ class ReadPartitions:
     def stopped(self, response: Any) -> None:
         """Handle a ``StopPartitionSessionResponse``. Raises YdbError."""
         if not self.consumer:
-            raise bad_request("without a consumer there is nobody to let go for")
+            raise bad_request("a session without a consumer has no partition sessions to stop")
         reading = self.get(response.partition_session_id)
         if reading is None and 0 < response.partition_session_id <= self._taken_back:
             return  # the answer came after take_back

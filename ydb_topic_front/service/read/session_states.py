@@ -46,4 +46,7 @@ class SessionStates:
         """Return the error for the session that has just grown if the limit is exceeded, else None."""
         if self._account.held <= self._limit:
             return None
-        return YdbError(Status.OVERLOADED, "the node remembers as much of readers as it may; try again later")
+        return YdbError(
+            Status.OVERLOADED,
+            "read sessions hold their part of limits.connections_memory_bytes: close some, or retry later",
+        )

@@ -53,7 +53,7 @@ def parse_message(raw: bytes) -> Any:
     try:
         return StreamReadFromClient.FromString(raw)
     except DecodeError:
-        raise bad_request("this is no message of a reader") from None
+        raise bad_request("the bytes are no StreamRead message") from None
 
 
 class ReadStream:

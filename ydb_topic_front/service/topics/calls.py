@@ -78,7 +78,7 @@ class Topics:
 
     async def offsets_in_transaction(self, request: Any, call: GrpcCall) -> None:
         """Refuse UpdateOffsetsInTransaction: transactions need YDB's tables."""
-        raise YdbError(Status.UNSUPPORTED, "there are no transactions here")
+        raise YdbError(Status.UNSUPPORTED, "transactions are not supported: call CommitOffset")
 
     def _check_many(self, partitions: int) -> None:
         # Checked before anything is allocated per partition: the client chooses the number.

@@ -289,7 +289,7 @@ def _checked(wanted: Any, twice: Status) -> TopicSettings:
         if getattr(wanted, name) < 0:
             raise bad_request(f"{name} is negative")
     if "" in wanted.attributes:
-        raise bad_request("an attribute has no name")
+        raise bad_request("an attribute has an empty name")
     _check_codecs(wanted.supported_codecs.codecs)
     _check_partitioning(wanted.partitioning_settings)
     _check_many(wanted.consumers)
@@ -316,7 +316,7 @@ def _check_size(message: Any) -> None:
 def _check_partitioning(settings: Any) -> None:
     least, most = settings.min_active_partitions, settings.max_active_partitions
     if least < 0 or most < 0 or settings.partition_count_limit < 0:
-        raise bad_request("a number of partitions is negative")
+        raise bad_request("the numbers of partitions must not be negative")
     auto = settings.auto_partitioning_settings
     if auto.strategy not in (0, _DISABLED, *_STRATEGIES):
         raise bad_request(f"there is no strategy {auto.strategy} of auto-partitioning")
@@ -327,7 +327,7 @@ def _check_partitioning(settings: Any) -> None:
     if not 0 < down <= up <= 100:
         raise bad_request(f"of a partition's speed {down} % and {up} % are no bounds to merge and to split at")
     if not 0 <= speed.stabilization_window.seconds <= _MAX_SECONDS or speed.stabilization_window.nanos < 0:
-        raise bad_request("stabilization_window is no length of time")
+        raise bad_request("stabilization_window must be a duration, and not negative")
 
 
 def _check_consumer(consumer: Any) -> None:

@@ -288,11 +288,11 @@ class WriteStream:
                 response.update_token_response.SetInParent()
                 self._put(response.SerializeToString())
             case "init_request":
-                raise bad_request("the stream has had its init_request")
+                raise bad_request("the stream has already had its init_request: open another stream")
             case "write_request":
-                raise bad_request("a message must be a write_request and nothing else")
+                raise bad_request("a message must have one write_request and no other fields")
             case _:
-                raise bad_request("a message that says nothing")
+                raise bad_request("the message has no client_message: send a write_request or an update_token_request")
 
     def _check(self, codec: int, now: float) -> None:
         """Check that the client may still write, and with this codec. Raises YdbError, GrpcRefusal."""
