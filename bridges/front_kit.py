@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from anabranch_kit.run import clock
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.sliced import at_once
 from anabranch_kit.sql.notices import Notices, mailboxes
@@ -320,13 +321,13 @@ async def check_duties(node: KitNode, put: Put) -> list[str]:
         if "sealed" in duty.demand:
             await catalog.set_config(topic, {"anabranch.partitions.split": "true"})
             await catalog.change_partitions(topic, [0], [WHOLE])
-        told = await put(topic, duty.key, duty.value, time.time_ns() // 1_000_000 + duty.ahead_ms)
+        told = await put(topic, duty.key, duty.value, clock.now_ms() + duty.ahead_ms)
         found = await node.read(topic, 0)
         assert all(map(duty.holds, found)), f"the topic demands {duty.demand}, and has something else"
         assert bool(found) == (told is None), (
             f"the topic demands {duty.demand}; its log has {len(found)} records, and the client was told {told!r}"
         )
-        good = await put(topic, b"k", b"v", time.time_ns() // 1_000_000) if duty.config else None
+        good = await put(topic, b"k", b"v", clock.now_ms()) if duty.config else None
         assert good is None, f"the topic demands {duty.demand}, which this record is: {good}"
     await _check_deletion(node, put)
     return [*(duty.demand for duty in _DUTIES), "deletion by the time of the append"]
@@ -341,7 +342,7 @@ async def _check_deletion(node: KitNode, put: Put) -> None:
     await node.make("duty-deletion", 1, retention_ms=str(_HOUR))
     log = node.node.logs.get("duty-deletion", 0)
     assert log is not None
-    now = time.time_ns() // 1_000_000
+    now = clock.now_ms()
     told = await put(log.topic, b"k", b"yesterday's", now - _DAY)
     assert told is None, f"a topic without demands takes a record of yesterday: {told}"
     retention = Retention(node.node.logs, lambda _: (_HOUR, -1), _need_nothing)

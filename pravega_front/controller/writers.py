@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.run import clock
 from bridges.auth import Operation
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.wire.controller import message
@@ -31,7 +31,7 @@ def register(registry: Registry, controller: Controller) -> None:
         if len(writer) > _LONGEST_NAME:
             raise GrpcRefusal(Code.INVALID_ARGUMENT, f"a writer's name of {len(writer)} characters")
         topic = controller.streams.get(info)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         position = dict(request.position.cut)
         return _Status(status=await controller.watermarks.note(topic, writer, request.timestamp, position, now_ms))
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run import clock
 from bridges.errors import LogDeleted, PartitionSealed
 from bridges.formats.producer import LedgerKind
 from pravega_front.names import parse_segment
@@ -62,7 +62,7 @@ class _Operations:
             return wire.NoSuchSegment(request.request_id, name)
         modified = segment.log.state.last[2] if segment.log.state.last is not None else -1
         if modified < 0:
-            modified = time.time_ns() // 1_000_000
+            modified = clock.now_ms()
         return wire.StreamSegmentInfo(request.request_id, name, True, segment.sealed, False, modified, length, start)
 
     async def create(self, connection: Connection, request: wire.CreateSegment) -> wire.Command:

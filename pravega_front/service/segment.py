@@ -6,11 +6,11 @@ The log's offsets count records, Pravega's positions bytes. The log knows the po
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run import clock
 from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import (
     AppendConditionFailed,
@@ -234,7 +234,7 @@ class Segment:
             done(-1, AppendConditionFailed(f"{self.name} never ends at {expected}", -1))
             return
         if size:
-            now = time.time_ns() // 1_000_000
+            now = clock.now_ms()
             shape, records, front = gathered(claims or ((stamp.events, size),), self.most_events)
             payload = encode(
                 [front, *parts] if front else parts,

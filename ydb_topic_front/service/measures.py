@@ -3,11 +3,11 @@ memory is counted and bounded."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run import clock
 from ydb_topic_front.session.measured import ReadMeasure, RecentMost
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Measures:
         self, topic: Topic, consumer: str, partition: int, size: int, offset: int, written_ms: int, write_lag: int
     ) -> None:
         """Record that a consumer was sent ``size`` bytes of a partition (see :meth:`ReadMeasure.read`)."""
-        self._read.use((topic.topic_id, consumer, partition)).read(_now(), size, offset, written_ms, write_lag)
+        self._read.use((topic.topic_id, consumer, partition)).read(clock.now_ms(), size, offset, written_ms, write_lag)
 
     def of_consumer(self, topic: Topic, consumer: str, partition: int) -> ReadMeasure | None:
         """Return the measure of a consumer in a partition; None if it has not read there lately."""
@@ -117,13 +117,13 @@ class Measures:
 
     def written(self, topic: Topic, partition: int, created_ms: int) -> None:
         """Record that a message created at ``created_ms`` was written to a partition now."""
-        now = _now()
+        now = clock.now_ms()
         self._written.use((topic.topic_id, partition)).tell(now, now - created_ms)
 
     def write_lag(self, topic: Topic, partition: int) -> int:
         """Return the longest time from creation to writing among the last minute's messages of a partition, in ms."""
         lag = self._written.get((topic.topic_id, partition))
-        return 0 if lag is None else lag.most(_now())
+        return 0 if lag is None else lag.most(clock.now_ms())
 
     async def expire(self, now_ms: int) -> None:
         """Drop read measures older than a day and write measures older than a minute: they are outside all windows."""
@@ -135,7 +135,3 @@ class Measures:
         zero."""
         for key in [key for key in self._read if key[0] == topic.topic_id and key[1] not in settings.consumers]:
             self._read.drop(key)
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from anabranch_kit.run import clock
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.following import rows_named
@@ -265,7 +266,7 @@ class Transactions:
         parents, epoch = [one.index for one in topic.active], topic.epoch
         if not parents:
             raise PartitionSealed(topic.name, ())
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         hidden = f"{_HIDDEN}{uuid.uuid4().hex}"
         found = Transaction(topic.name, epoch << 32, low, TxnState.OPEN, lease_ms, now_ms, hidden, parents)
         row = (*_key(found), int(found.state), lease_ms, now_ms, found.hidden, json.dumps(parents))
@@ -306,7 +307,7 @@ class Transactions:
 
     def is_overdue(self, transaction: Transaction) -> bool:
         """Return whether the transaction has been open for longer than ``transaction_max_execution_ms``."""
-        return transaction.created_ms + self._settings.transaction_max_execution_ms < time.time_ns() // 1_000_000
+        return transaction.created_ms + self._settings.transaction_max_execution_ms < clock.now_ms()
 
     async def commit(self, transaction: Transaction) -> bool:
         """Decide durably to commit, unless an abort was decided before; return whether it is committed. The commit

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from anabranch_kit.run import clock
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.progress import Committed
 from ydb_topic_front.service.read.coordination import Coordination
@@ -58,7 +58,7 @@ async def commit_offset(service: YdbService, readers: Readers, request: Any, cal
             reader.end(YdbError(Status.SESSION_EXPIRED, message, Issue.WRONG_COOKIE))
 
     end_reader()  # before the commit: a position that the session has yet to store must not undo it
-    now = time.time_ns() // 1_000_000
+    now = clock.now_ms()
     await service.node.progress.commit(consumer, [(topic.name, partition, Committed(offset, commit_ms=now))])
     end_reader()  # again: a session that took over meanwhile began at the old position
     if session is not None:

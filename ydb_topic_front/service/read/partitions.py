@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.run import clock
 from ydb_topic_front.service.read.chore import Chore, Work
 from ydb_topic_front.service.read.commits import ReadCommits
 from ydb_topic_front.service.read.pump import ReadPump
@@ -184,7 +184,7 @@ class ReadPartitions:
                 not_before = max(not_before, consumer.read_from.seconds * 1000 + consumer.read_from.nanos // 1_000_000)
         reading.not_before_ms = not_before
         reading.max_lag_ms = wanted.max_lag_ms
-        now = time.time_ns() // 1_000_000
+        now = clock.now_ms()
         if wanted.max_lag_ms >= 0:
             not_before = max(not_before, now - wanted.max_lag_ms)
         position = 0 if committed is None else committed.offset

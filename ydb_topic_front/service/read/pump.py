@@ -7,12 +7,12 @@ at a time; between two responses only places are kept.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run import clock
 from anabranch_kit.run.turns import worked_off
 from bridges.errors import (
     BatchInvalid,
@@ -179,7 +179,7 @@ class ReadPump:
         sent = reading.sent
         oldest = reading.not_before_ms
         if reading.max_lag_ms >= 0:
-            oldest = max(oldest, _now() - reading.max_lag_ms)
+            oldest = max(oldest, clock.now_ms() - reading.max_lag_ms)
         batches = await log.read_committed(reading.place.offset, wanted)
         if not batches:
             self._again_later(reading)  # the expected batches are gone, and the log will report it
@@ -206,7 +206,7 @@ class ReadPump:
         if not reading.may_send:
             return None  # the client was asked meanwhile to let go of the partition: it gets nothing more
         self.credit -= credit
-        reading.last_read_ms = _now()
+        reading.last_read_ms = clock.now_ms()
         self._measure(reading, builder)
         return raw
 
@@ -239,7 +239,3 @@ class ReadPump:
             reading.sent_end = reader.offset
         reading.place = Place(end) if reader.ended else reader.place
         return reader.ended and end == batch.end_offset
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

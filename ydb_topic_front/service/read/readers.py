@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from anabranch_kit.run import clock
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Change, ChangeKind, Topic
@@ -259,7 +260,7 @@ class Readers:
             found = progress.committed(consumer, *place)
             known[place] = None if found is None else found.offset
         while True:
-            now = time.time_ns() // 1_000_000
+            now = clock.now_ms()
             ahead = {place: offset for place, offset in positions.items() if (known[place] or 0) < offset}
             ahead |= {place: offset for place, offset in positions.items() if known[place] is None}
             rows = [(topic, index, Committed(offset, commit_ms=now)) for (topic, index), offset in ahead.items()]

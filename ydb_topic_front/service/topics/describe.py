@@ -7,10 +7,10 @@ always filled in. Statistics come from the partitions' logs, which are opened fo
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.run import clock
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.lineage import WHOLE, PartitionInfo
@@ -189,7 +189,7 @@ class Descriptions:
         if (written_ms := log.last_append_ms) > 0:
             fill_time(target.last_write_time, written_ms)
         fill_duration(target.max_write_time_lag, self._service.measures.write_lag(topic, log.partition))
-        now = _now()
+        now = clock.now_ms()
         for name, window in WINDOWS:
             setattr(target.bytes_written, name, log.bytes_since(now - window))
         target.bytes_written.SetInParent()
@@ -200,7 +200,7 @@ class Descriptions:
         target.SetInParent()
         target.committed_offset = self._committed(topic, info.index, consumer)
         target.last_read_offset = target.committed_offset
-        now = _now()
+        now = clock.now_ms()
         measure = self._service.measures.of_consumer(topic, consumer, info.index)
         for field in LAGS:
             getattr(target, field).SetInParent()
@@ -226,7 +226,7 @@ class Descriptions:
     async def _fill_consumers(self, topic: Topic, result: Any, call: GrpcCall) -> None:
         """Fill in the statistics of a topic's consumers over all partitions, whose logs are open."""
         sums = {consumer.name: ConsumerSums() for consumer in result.consumers}
-        now = _now()
+        now = clock.now_ms()
         async for name, measure in in_turns(self._service.measures.of_topic(topic)):
             if name in sums:
                 sums[name].measured(measure, now)
@@ -263,7 +263,7 @@ class Descriptions:
             return 0
         async with self._service.readers.searches:
             written_ms = await written_at(log, offset, call.account)
-        return 0 if written_ms < 0 else max(0, _now() - written_ms)
+        return 0 if written_ms < 0 else max(0, clock.now_ms() - written_ms)
 
 
 def fill_entry(entry: Any, name: str, kind: int, created_ms: int = 0) -> None:
@@ -285,10 +285,6 @@ def _fill_keys(info: PartitionInfo, splits: bool, target: Any) -> None:
         target.key_range.from_bound = low
     if high:
         target.key_range.to_bound = high
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def register(registry: Registry, service: YdbService) -> None:

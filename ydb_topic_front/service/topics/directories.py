@@ -7,10 +7,10 @@ names.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from anabranch_kit.run import clock
 from anabranch_kit.run.turns import portions
 from bridges.catalog.following import rows_named
 from ydb_topic_front.service.paths import PROTOCOL, parents
@@ -132,7 +132,7 @@ def _read(connection: Connection, paths: Collection[str] | None) -> set[str]:
 
 
 def _insert(connection: Connection, paths: Iterable[str]) -> None:
-    now = time.time_ns() // 1_000_000
+    now = clock.now_ms()
     connection.executemany(
         "INSERT INTO front_ydb_directories VALUES (?, ?) ON CONFLICT DO NOTHING", [(path, now) for path in paths]
     )

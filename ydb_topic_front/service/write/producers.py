@@ -6,11 +6,11 @@ partition knows what it has written. Its row is deleted after it was idle for as
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from hashlib import md5
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run import clock
 from bridges.catalog.lineage import KEY_SPACE, Takers
 from bridges.catalog.sql import upsert
 from bridges.errors import PartitionSealed
@@ -40,15 +40,11 @@ def place_of(producer: bytes, takers: Takers) -> PartitionInfo:
     return takers.at(number % KEY_SPACE) or partitions[number % len(partitions)]
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Producers:
     """The table ``front_ydb_producers``. ``idle_ms`` is how long a producer is remembered, ``most`` how many are;
     ``clock`` returns ms since the epoch."""
 
-    def __init__(self, db: Database, idle_ms: int, most: int, clock: Callable[[], int] = _now_ms) -> None:
+    def __init__(self, db: Database, idle_ms: int, most: int, clock: Callable[[], int] = clock.now_ms) -> None:
         self._db = db
         self._idle_ms = idle_ms
         self._most = most
