@@ -159,7 +159,7 @@ def write(*messages: dict[str, Any], codec: int = 1, **more: Any) -> dict[str, A
 @pytest.mark.parametrize(
     ("request_", "status", "words"),
     [
-        (write(), Status.BAD_REQUEST, "needs messages"),
+        (write(), Status.BAD_REQUEST, "has no messages"),
         (write({**GOOD, "seq_no": 0}), Status.BAD_REQUEST, "not positive"),
         (write({**GOOD, "seq_no": -5}), Status.BAD_REQUEST, "not positive"),
         (write(GOOD, GOOD), Status.BAD_REQUEST, "must rise"),
@@ -178,8 +178,8 @@ def write(*messages: dict[str, Any], codec: int = 1, **more: Any) -> dict[str, A
             "4097 bytes, more than 4096",
         ),
         (write(GOOD, tx={"id": "a", "session": "b"}), Status.UNSUPPORTED, "transactions"),
-        (INIT, Status.BAD_REQUEST, "has had its init_request"),
-        ({}, Status.BAD_REQUEST, "says nothing"),
+        (INIT, Status.BAD_REQUEST, "has already had its init_request"),
+        ({}, Status.BAD_REQUEST, "has no client_message"),
     ],
 )
 def test_what_the_protocol_does_not_allow_ends_the_stream_with_its_reason(
