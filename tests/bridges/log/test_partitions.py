@@ -16,7 +16,7 @@ from tests.kit.waiting import until
 
 
 async def found(kit: KitNode, topic: str, partition: int) -> Partition:
-    one = await kit.node.partitions.find(topic, partition)
+    one = await kit.node.floors.log.partitions.find(topic, partition)
     assert one is not None
     return one
 
@@ -34,7 +34,8 @@ async def test_a_partition_is_read_and_awaited_while_its_owner_changes(tmp_path:
         assert [await read(one, 0) for one in partitions] == [[(0, 1)], [(0, 1)]]
         assert [(await one.state()).high_watermark for one in partitions] == [1, 1]
         waits = [asyncio.ensure_future(one.await_record(1)) for one in partitions]
-        await owner.node.cluster.move([owner.node.cluster.slot_of("t", 0)], other.node.node_id)
+        cluster = owner.node.floors.place.cluster
+        await cluster.move([cluster.slot_of("t", 0)], other.node.floors.place.cluster.node_id)
         await until(lambda: other.node.logs.owns("t", 0))
         assert not any(one.done() for one in waits)
         await owner.write("t", 0, Record(b"k", b"w", timestamp=6))
@@ -81,5 +82,5 @@ async def test_a_read_waits_for_an_owner(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_a_partition_that_does_not_exist_is_none(tmp_path: Path) -> None:
     async with front_kit.serving(tmp_path) as kit:
         await kit.make("t", 1)
-        assert await kit.node.partitions.find("t", 1) is None
-        assert await kit.node.partitions.find("u", 0) is None
+        assert await kit.node.floors.log.partitions.find("t", 1) is None
+        assert await kit.node.floors.log.partitions.find("u", 0) is None
