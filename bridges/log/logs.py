@@ -21,6 +21,7 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
 from bridges.log.byte_positions.search import ByteSearch
 from bridges.log.damage.missing import MissingData
+from bridges.log.interfaces import Phase
 from bridges.log.ledger.expiry import expire_producers
 from bridges.log.ledger.ledger import KindLimits, LedgerOptions
 from bridges.log.ledger.rules import RULES, Rule
@@ -155,6 +156,9 @@ class Logs:
         self._closing = False
         self.elsewhere = elsewhere(self)
         """The logs of other nodes, for readers."""
+        self.deleted = PartitionLog("a deleted topic", 0, -1, self)
+        """A log that is deleted, whose parts all deleted logs share."""
+        self.deleted.phase = Phase.DELETED
 
     # --- finding ------------------------------------------------------------------------------------------------
 

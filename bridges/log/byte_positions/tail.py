@@ -18,8 +18,6 @@ from bridges.log.byte_positions.event_bytes import told_bytes
 from bridges.log.interfaces import NOT_APPENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bridges.errors import LogError
     from bridges.log.byte_positions.column import ByteColumn
     from bridges.log.interfaces import AppendDone, Batch
@@ -38,13 +36,11 @@ def _takes(batch: Batch) -> int | None:
 class ByteTail:
     """The end in bytes of one partition; used by its append path."""
 
-    __slots__ = ("_again", "_asking", "_column", "_flying", "_from", "_log", "_logs", "_waiting")
+    __slots__ = ("_asking", "_column", "_flying", "_from", "_log", "_logs", "_waiting")
 
-    def __init__(self, log: PartitionLog, logs: Logs, again: Callable[[Batch, AppendDone], None]) -> None:
-        """Make the tail of ``log``; ``again`` appends a batch that had to wait."""
+    def __init__(self, log: PartitionLog, logs: Logs) -> None:
         self._log = log
         self._logs = logs
-        self._again = again
         self._column: ByteColumn | None = None
         # The bytes in flight from this offset on are known: ``_flying``.
         self._from = 0
@@ -150,7 +146,7 @@ class ByteTail:
             if verdict is None:
                 self._waiting.append((batch, done, asked_at))
             elif verdict:
-                barrier.call("append", self._again, batch, done, topic=log.topic, partition=log.partition)
+                barrier.call("append", log.append, batch, done, topic=log.topic, partition=log.partition)
             else:
                 barrier.call("append answer", self._refuse, wanted, done, topic=log.topic, partition=log.partition)
         left -= _DECIDED_AT_ONCE

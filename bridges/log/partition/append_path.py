@@ -119,7 +119,7 @@ class AppendPath:
         self._refused: deque[list[AppendDone]] = deque()
         # Callbacks of repetitions of a batch that is still in flight, by its base offset.
         self._duplicates: dict[int, list[AppendDone]] = {}
-        self._bytes = ByteTail(log, logs, self.append)
+        self._bytes = ByteTail(log, logs)
         # Callbacks of appends that are not stored, with the error.
         self._owed: deque[tuple[AppendDone, LogError]] = deque()
         # Appends that wait until the log is open, or a hold ends; the requests' budget counts their bytes.
@@ -155,6 +155,7 @@ class AppendPath:
         """Stop appending, and return the writer."""
         writer, self.taken, self._writer = self.taken, None, None
         self._held = None  # the caller answers queued appends
+        self._on_stored = _ignore
         return writer
 
     # --- appending alone ----------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ class AppendPath:
             return
         self._writer = writer
         log.settle_open(None)
-        self._waiters.moved()
+        self._waiters.moved(log)
         if self._upkeep.since_snapshot >= self._upkeep.snapshot_at:
             self._barrier.call("snapshot", self._upkeep.ask_for_snapshot)
 
@@ -412,7 +413,7 @@ class AppendPath:
         if upkeep.since_snapshot >= upkeep.snapshot_at:
             self._barrier.call("snapshot", upkeep.ask_for_snapshot)
         if self._waiters.waiting:
-            self._waiters.moved()
+            self._waiters.moved(log)
 
     def _answer(self, waiting: Iterable[AppendDone], appended: Appended, error: LogError | None) -> None:
         log = self._log
@@ -436,7 +437,7 @@ class AppendPath:
         for _, batch, _, _, replaced in reversed(pending):
             if batch.producer is not None:
                 log.state.ledger.take_back(batch.producer, replaced)
-        self._waiters.moved()  # a seal may wait until nothing is in flight
+        self._waiters.moved(log)  # a seal may wait until nothing is in flight
         self._refused.extend([done, *self._duplicates.pop(base, ())] for base, _, done, _, _ in pending)
         self._answer(self._refused.popleft(), NOT_APPENDED, self._refusal(error))
 
@@ -467,7 +468,7 @@ class AppendPath:
         self._duplicates = {base + moved: waiting for base, waiting in self._duplicates.items()}
         log.tail.clear()
         log.high_watermark += moved
-        self._waiters.moved()
+        self._waiters.moved(log)
 
     def fail(self, error: LogError) -> None:
         """Answer everything in flight with ``error``, and ignore later answers of the backend."""

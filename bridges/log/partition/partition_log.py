@@ -148,18 +148,22 @@ class PartitionLog:
         self._logs = logs
         self._barrier = logs.barrier
         self._open_callbacks: list[Callable[[LogError | None], None]] = []
-        self._waiters = Waiters(self, logs)
-        self._upkeep = Upkeep(self, logs)
-        self._appends = AppendPath(self, logs, self._upkeep, self._waiters)
-        self._reading = Reading(self, logs)
+        self._waiters = Waiters(logs)
+        upkeep = Upkeep(self, logs)
+        self._use(upkeep, AppendPath(self, logs, upkeep, self._waiters), Reading(self, logs))
+
+    def _use(self, upkeep: Upkeep, appends: AppendPath, reading: Reading) -> None:
+        self._upkeep = upkeep
+        self._appends = appends
+        self._reading = reading
         # Calls for every batch go straight to the part that handles them.
-        self.append = self._appends.append
-        self.read = self._reading.read
-        self.at_hand = self._reading.at_hand
-        self.within = self._reading.within
-        self.locate = self._reading.locate
-        self.measure = self._reading.measure
-        self.available = self._reading.available
+        self.append = appends.append
+        self.read = reading.read
+        self.at_hand = reading.at_hand
+        self.within = reading.within
+        self.locate = reading.locate
+        self.measure = reading.measure
+        self.available = reading.available
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.topic}-{self.partition}, {self.phase.value}, high_watermark={self.high_watermark})"
@@ -342,6 +346,11 @@ class PartitionLog:
         self._appends.refuse_queued(gone)
         self.settle_open(gone)
         self.fail(gone)
+        # The parts refer back to this log. Give it those that all deleted logs share, so that reference counting frees
+        # it: the collector looks through everything only once in many hours, and logs of transactions come and go.
+        shared = self._logs.deleted
+        if shared is not self:
+            self._use(shared._upkeep, shared._appends, shared._reading)
 
     # --- append -------------------------------------------------------------------------------------------------
 
@@ -562,7 +571,7 @@ class PartitionLog:
 
     def moved(self) -> None:
         """Call the waiters soon, because readers see something new."""
-        self._waiters.moved()
+        self._waiters.moved(self)
 
     def epoch_of(self, offset: int) -> int:
         """Return the epoch in which the record at ``offset`` was, or the next one would be, written."""

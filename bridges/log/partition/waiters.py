@@ -23,43 +23,41 @@ _WOKEN_AT_ONCE = 256
 class Waiters:
     """The waiters of one log, called when its high watermark or start moves, or the log becomes unusable."""
 
-    __slots__ = ("_log", "_logs", "_moved_again", "_notify_scheduled", "waiting")
+    __slots__ = ("_logs", "_moved_again", "_notify_scheduled", "waiting")
 
-    def __init__(self, log: PartitionLog, logs: Logs) -> None:
-        self._log = log
+    def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self.waiting: dict[Waiter, None] = {}
         self._notify_scheduled = False
         self._moved_again = False
 
-    def moved(self) -> None:
-        """Call all waiters soon."""
+    def moved(self, log: PartitionLog) -> None:
+        """Call all waiters of ``log`` soon."""
         # Once per loop tick: a group commit acknowledges many batches of a partition at once.
         if self._notify_scheduled:
             self._moved_again = True
         elif self.waiting:
             self._notify_scheduled = True
-            self._logs.schedule_answer(self._notify)
+            self._logs.schedule_answer(partial(self._notify, log))
 
-    def _notify(self) -> None:
+    def _notify(self, log: PartitionLog) -> None:
         self._moved_again = False
-        self._wake(list(self.waiting))
+        self._wake(log, list(self.waiting))
 
-    def _wake(self, waiters: list[Waiter]) -> None:
+    def _wake(self, log: PartitionLog, waiters: list[Waiter]) -> None:
         for waiter in waiters[:_WOKEN_AT_ONCE]:
             if waiter not in self.waiting:
                 continue  # it was answered meanwhile
             try:
-                waiter.log_moved(self._log)
+                waiter.log_moved(log)
             except Exception as error:  # noqa: BLE001 - logged and counted
-                log = self._log
                 self._logs.barrier.caught("waiter", error, topic=log.topic, partition=log.partition)
         if len(waiters) > _WOKEN_AT_ONCE:
-            self._logs.schedule(partial(self._wake, waiters[_WOKEN_AT_ONCE:]))
+            self._logs.schedule(partial(self._wake, log, waiters[_WOKEN_AT_ONCE:]))
             return
         self._notify_scheduled = False
         if self._moved_again:
-            self.moved()
+            self.moved(log)
 
 
 class _Until:
