@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import click
 
-from bridges.commands.common import NodeClient, confirm, json_option, node_option, print_json, print_table, yes_option
+from bridges.commands.common import NodeClient, asks_node, confirm, print_table, yes_option
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -48,10 +48,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in _FIELDS if options[name] is not None}
 
 
-def _print(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
+def _print(found: dict[str, Any]) -> None:
     print_table(
         ["RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "MAY"],
         (
@@ -72,34 +69,31 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
 @command.command("list")
 @_fields
 @click.option("--about", help="Show the rules that apply to the resource with this name, of either pattern.")
-@node_option
-@json_option
-def list_rules(about: str | None, node: str, as_json: bool, **options: Any) -> None:
+@asks_node
+def list_rules(about: str | None, client: NodeClient, **options: Any) -> None:
     """Show all rules, or those that match the options."""
     given = _given(options) | ({} if about is None else {"about": about})
-    _print(NodeClient(node, as_json=as_json).call("GET", f"/api/acls?{urlencode(given)}"), as_json)
+    _print(client.show("GET", f"/api/acls?{urlencode(given)}"))
 
 
 @command.command("add")
 @_fields
 @click.option("--deny", is_flag=True, help="Deny the operation, even if another rule allows it.")
-@node_option
-@json_option
-def add(deny: bool, node: str, as_json: bool, **options: Any) -> None:
+@asks_node
+def add(deny: bool, client: NodeClient, **options: Any) -> None:
     """Add a rule. Needs --resource, --name, --principal and --operation."""
     body = _given(options) | {"allow": not deny}
-    _print(NodeClient(node, as_json=as_json).call("POST", "/api/acls", body), as_json)
+    _print(client.show("POST", "/api/acls", body))
 
 
 @command.command("remove")
 @_fields
 @yes_option
-@node_option
-@json_option
-def remove(yes: bool, node: str, as_json: bool, **options: Any) -> None:
+@asks_node
+def remove(yes: bool, client: NodeClient, **options: Any) -> None:
     """Remove the rules that match the options, and show them."""
-    client, given = NodeClient(node, as_json=as_json), _given(options)
-    if not (yes or as_json):
-        _print(client.call("GET", f"/api/acls?{urlencode(given)}"), as_json)
-    confirm("Remove these rules?", yes=yes, as_json=as_json)
-    _print(client.call("POST", "/api/acls/remove", given), as_json)
+    given = _given(options)
+    if not (yes or client.as_json):
+        _print(client.call("GET", f"/api/acls?{urlencode(given)}"))
+    confirm("Remove these rules?", yes=yes, as_json=client.as_json)
+    _print(client.show("POST", "/api/acls/remove", given))

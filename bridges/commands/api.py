@@ -7,26 +7,25 @@ import json
 import click
 
 from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import NodeClient, fail, json_option, node_option, print_json
+from bridges.commands.common import NodeClient, asks_node, print_json
 
 
 @click.command("api")
 @click.argument("method", type=click.Choice(["GET", "POST", "PATCH", "DELETE"], case_sensitive=False))
 @click.argument("path")
 @click.option("--body", metavar="JSON", help="Body of the request.")
-@node_option
-@json_option
-def command(method: str, path: str, body: str | None, node: str, as_json: bool) -> None:
+@asks_node
+def command(method: str, path: str, body: str | None, client: NodeClient) -> None:
     """Send a request to the node's JSON interface and print the answer: anabranch api GET /api/history.
 
     /api/openapi.json describes all requests.
     """
     if not path.startswith("/"):
-        fail(f"{path!r} does not begin with a slash", EXIT_USAGE, as_json=as_json)
+        client.fail(f"{path!r} does not begin with a slash", EXIT_USAGE)
     sent: object = None
     if body is not None:
         try:
             sent = json.loads(body)
         except ValueError as error:
-            fail(f"--body is not JSON: {error}", EXIT_USAGE, as_json=as_json)
-    print_json(NodeClient(node, as_json=as_json).call(method.upper(), path, sent))
+            client.fail(f"--body is not JSON: {error}", EXIT_USAGE)
+    print_json(client.call(method.upper(), path, sent))

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from bridges.catalog.group_view import CONSUMERS
-from bridges.commands.common import NodeClient, fail, json_option, node_option, print_json, print_table, shown
+from bridges.commands.common import NodeClient, asks_node, join_neighbours, print_json, print_table, shown, space_option
 
 _LOOK_S = 0.2
 
@@ -19,10 +18,7 @@ def command() -> None:
     """Show the nodes of a cluster, move slots between nodes, drain nodes."""
 
 
-def _print(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
+def _print(found: dict[str, Any]) -> None:
     print_table(
         ["NODE", "STATE", "SLOTS", "PINNED", "SILENT", "VERSION", "RACK", "ADDRESSES"],
         (
@@ -69,14 +65,8 @@ def _state(one: dict[str, Any]) -> str:
 
 def _slots(slots: list[int]) -> str:
     """Return the numbers of slots as text, neighbours as a range: 1024 slots fit into a line."""
-    runs: list[list[int]] = []
-    for slot in slots:
-        if runs and runs[-1][-1] == slot - 1:
-            runs[-1][1:] = [slot]
-        else:
-            runs.append([slot])
-    told = ", ".join("-".join(map(str, run)) for run in runs)
-    return f"slot {told} is" if len(slots) == 1 else f"slots {told} are"
+    numbers = ", ".join(join_neighbours(slots))
+    return f"slot {numbers} is" if len(slots) == 1 else f"slots {numbers} are"
 
 
 def _await(
@@ -85,16 +75,17 @@ def _await(
     over: Callable[[dict[str, Any]], bool],
     wait: float,
     late: str,
-    *,
-    as_json: bool,
 ) -> None:
     until = time.monotonic() + wait
     while not over(found):
         if time.monotonic() >= until:
-            fail(f"{late} in {wait:g} s, and goes on", as_json=as_json)
+            client.fail(f"{late} in {wait:g} s, and goes on")
         time.sleep(_LOOK_S)
         found = client.call("GET", "/api/cluster")
-    _print(found, as_json)
+    if client.as_json:
+        print_json(found)
+    else:
+        _print(found)
 
 
 wait_option = click.option(
@@ -105,12 +96,7 @@ wait_option = click.option(
 def which_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select slots."""
     for option in (
-        click.option(
-            "--space",
-            default=CONSUMERS,
-            show_default=True,
-            help="Namespace of the group's name, for protocols with groups of another kind.",
-        ),
+        space_option,
         click.option("--group", help="Select the slot of this group."),
         click.option(
             "--partition",
@@ -144,33 +130,30 @@ def _which(
 
 
 @command.command("status")
-@node_option
-@json_option
-def status(node: str, as_json: bool) -> None:
+@asks_node
+def status(client: NodeClient) -> None:
     """Show all nodes of the cluster, as this node sees them."""
-    _print(NodeClient(node, as_json=as_json).call("GET", "/api/cluster"), as_json)
+    _print(client.show("GET", "/api/cluster"))
 
 
 @command.command("move")
 @click.argument("node_id", type=click.IntRange(min=0), metavar="NODE")
 @which_options
 @wait_option
-@node_option
-@json_option
-def move(node_id: int, wait: float, node: str, as_json: bool, **which: Any) -> None:
+@asks_node
+def move(node_id: int, wait: float, client: NodeClient, **which: Any) -> None:
     """Move slots to node NODE, by number, topic or group, and wait until the node owns them.
 
     Everything in a slot moves with it. The slots are pinned: balancing leaves them there, and the node gets them back
     when it starts, until they are unpinned. While the node is down, other nodes own them.
     """
-    client = NodeClient(node, as_json=as_json)
     told = _which(**which)
     if not told:
         raise click.UsageError("what is to be moved? Give --slot, --topic or --group")
     found = client.call("POST", "/api/cluster/move", {"node_id": node_id, **told})
     asked = set(found["asked"])
     late = f"node {node_id} has not got everything"
-    _await(client, found, lambda one: asked.isdisjoint(one["moving"]), wait, late, as_json=as_json)
+    _await(client, found, lambda one: asked.isdisjoint(one["moving"]), wait, late)
 
 
 @command.command("unpin")
@@ -179,42 +162,37 @@ def move(node_id: int, wait: float, node: str, as_json: bool, **which: Any) -> N
     "--of", "node_id", type=click.IntRange(min=0), metavar="NODE", help="Unpin all slots that are pinned to this node."
 )
 @click.option("--all", "everything", is_flag=True, help="Unpin all slots.")
-@node_option
-@json_option
-def unpin(node_id: int | None, everything: bool, node: str, as_json: bool, **which: Any) -> None:
+@asks_node
+def unpin(node_id: int | None, everything: bool, client: NodeClient, **which: Any) -> None:
     """Unpin slots that were moved, so that balancing assigns them again."""
     told = _which(**which)
     if node_id is not None:
         told["node_id"] = node_id
     if everything:
         told["all"] = True
-    _print(NodeClient(node, as_json=as_json).call("POST", "/api/cluster/unpin", told), as_json)
+    _print(client.show("POST", "/api/cluster/unpin", told))
 
 
 @command.command("drain")
 @click.argument("node_id", type=click.IntRange(min=0), metavar="NODE")
 @wait_option
-@node_option
-@json_option
-def drain(node_id: int, wait: float, node: str, as_json: bool) -> None:
+@asks_node
+def drain(node_id: int, wait: float, client: NodeClient) -> None:
     """Move all slots away from node NODE (its node.id), and wait until they are moved.
 
     The node serves without owning anything, also after a restart, until it is undrained.
     """
-    client = NodeClient(node, as_json=as_json)
     found = client.call("POST", f"/api/cluster/nodes/{node_id}/drain")
 
     def over(one: dict[str, Any]) -> bool:
         return not any(that["slots"] or that["state"] == "up" for that in one["nodes"] if that["node_id"] == node_id)
 
-    _await(client, found, over, wait, f"node {node_id} has not handed over everything", as_json=as_json)
+    _await(client, found, over, wait, f"node {node_id} has not handed over everything")
 
 
 @command.command("undrain")
 @click.argument("node_id", type=click.IntRange(min=0), metavar="NODE")
-@node_option
-@json_option
-def undrain(node_id: int, node: str, as_json: bool) -> None:
+@asks_node
+def undrain(node_id: int, client: NodeClient) -> None:
     """Let a drained node own its share of slots again, now or when it starts."""
-    client = NodeClient(node, as_json=as_json)
-    _print(client.call("POST", f"/api/cluster/nodes/{node_id}/undrain"), as_json)
+    _print(client.show("POST", f"/api/cluster/nodes/{node_id}/undrain"))

@@ -9,12 +9,14 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
+from bridges.catalog.group_view import CONSUMERS
 from bridges.commands.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -44,25 +46,45 @@ def node_option(function: F) -> F:
     )(function)
 
 
-def history_options(function: F) -> F:
-    """Add ``--span``, ``--node`` and ``--json``."""
-    span = click.option("--span", type=click.Choice(["hour", "day"]), default="hour", show_default=True)
-    return span(node_option(json_option(function)))
+def asks_node(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--node`` and ``--json``; the command gets a client for them as ``client``."""
+
+    @wraps(function)
+    def ask(node: str, as_json: bool, **given: Any) -> None:
+        function(client=NodeClient(node, as_json=as_json), **given)
+
+    return node_option(json_option(ask))
 
 
-def print_history(node: str, path: str, *, as_json: bool, **query: str) -> None:
+def history_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--span``, and what :func:`asks_node` adds."""
+    return click.option("--span", type=click.Choice(["hour", "day"]), default="hour", show_default=True)(
+        asks_node(function)
+    )
+
+
+space_option = click.option(
+    "--space",
+    default=CONSUMERS,
+    show_default=True,
+    help="Namespace of the group's name, for protocols with groups of another kind.",
+)
+partition_option = click.option(
+    "--partition", type=click.IntRange(0), default=0, show_default=True, help="Partition of TOPIC."
+)
+
+
+def print_history(client: NodeClient, path: str, **query: str) -> None:
     """Print a history of the node: a line per step, a column per series that is not empty."""
-    found = NodeClient(node, as_json=as_json).call("GET", f"{path}?{urlencode(query)}")
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("GET", f"{path}?{urlencode(query)}")
     columns = {name: points for name, points in _series("", found) if any(points)}
     steps = max(map(len, columns.values()), default=0)
-    first = found["end_ms"] / 1000 - steps * found["step_s"]
+    step_ms = 1000 * found["step_s"]
+    first = found["end_ms"] - steps * step_ms
     rows = []
     for step, values in enumerate(zip(*columns.values(), strict=True), 1):
         if any(value is not None for value in values):
-            at = datetime.fromtimestamp(first + step * found["step_s"], UTC).isoformat(timespec="seconds")
+            at = format_time(first + step * step_ms)
             rows.append([at, *(NOTHING if value is None else f"{value:g}" for value in values)])
     print_table(["UNTIL", *map(str.upper, columns)], rows)
 
@@ -175,6 +197,22 @@ def lag(group: dict[str, Any]) -> list[str]:
     ]
 
 
+def format_time(ms: float) -> str:
+    """Return a time in milliseconds since 1970 as text, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def join_neighbours(numbers: Iterable[int]) -> list[str]:
+    """Return numbers as text in ascending order, neighbours as a range such as ``0-3``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ["-".join(map(str, run)) for run in runs]
+
+
 def shown(text: str | None) -> str:
     """Return text that a client chose, with characters escaped that would move the cursor or break a table."""
     if not text:
@@ -216,14 +254,16 @@ class NodeClient:
             port = parts.port or (80 if parts.scheme == "http" else 443)
         except ValueError as error:
             fail(f"--node {url!r}: {error}", EXIT_USAGE, as_json=as_json)
-        self._as_json = as_json
+        self.as_json = as_json
         self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         name = unquote(parts.username) if parts.username is not None else os.environ.get("ANABRANCH_USER")
         password = unquote(parts.password) if parts.password is not None else os.environ.get("ANABRANCH_PASSWORD")
         self._login: dict[str, str] = {}
         if name is not None:
             if password is None:
-                password = self._asked_for(name)
+                if not sys.stdin.isatty():
+                    self.fail(f"the password of {name} is to be in ANABRANCH_PASSWORD", EXIT_USAGE)
+                password = str(click.prompt(f"Password of {name}", hide_input=True, err=True))
             self._login["Authorization"] = f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
@@ -234,18 +274,26 @@ class NodeClient:
             self._connection = http.client.HTTPConnection(parts.hostname, port)
         self._failures = (OSError, http.client.HTTPException)
 
-    def _asked_for(self, name: str) -> str:
-        if not sys.stdin.isatty():
-            fail(f"the password of {name} is to be in ANABRANCH_PASSWORD", EXIT_USAGE, as_json=self._as_json)
-        return str(click.prompt(f"Password of {name}", hide_input=True, err=True))
-
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Return the JSON answer to a request."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         return self._answer(self._send(method, path, data, headers))
 
-    def asked(self, path: str) -> Any:
+    def show(self, method: str, path: str, body: object = None, *, part: str | None = None) -> Any:
+        """Return the JSON answer to a request, or its field ``part``; with ``--json``, print it and end the command."""
+        answer = self.call(method, path, body)
+        found = answer if part is None else answer[part]
+        if self.as_json:
+            print_json(found)
+            click.get_current_context().exit()
+        return found
+
+    def fail(self, message: str, code: int = EXIT_FAILED, **extra: object) -> NoReturn:
+        """End the command with a sentence on standard error."""
+        fail(message, code, as_json=self.as_json, **extra)
+
+    def try_get(self, path: str) -> Any:
         """Return the JSON answer to a GET, None if it is refused."""
         response = self._send("GET", path, None, {})
         content = response.read()
@@ -268,7 +316,7 @@ class NodeClient:
 
     def unreachable(self, message: str) -> NoReturn:
         """End the command because no node answers, or it has stopped answering."""
-        fail(message, EXIT_UNREACHABLE, as_json=self._as_json)
+        self.fail(message, EXIT_UNREACHABLE)
 
     def close(self) -> None:
         self._connection.close()
@@ -293,13 +341,13 @@ class NodeClient:
         try:
             document = json.loads(content)
         except ValueError:
-            fail(f"{self._url} is not the console address of a node", EXIT_UNREACHABLE, as_json=self._as_json)
+            self.fail(f"{self._url} is not the console address of a node", EXIT_UNREACHABLE)
         if response.status >= 400:
             extra = {key: value for key, value in document.items() if key != "error"}
             message = str(document.get("error", response.reason))
-            if not self._as_json and "line" in extra:
+            if not self.as_json and "line" in extra:
                 message = f"line {extra['line']}: {message} ({extra.get('stored', 0)} records stored)"
-            fail(message, EXIT_FAILED, as_json=self._as_json, **extra)
+            self.fail(message, **extra)
         return document
 
 

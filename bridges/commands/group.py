@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -15,15 +14,15 @@ from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import (
     NOTHING,
     NodeClient,
-    fail,
+    asks_node,
     history_options,
-    json_option,
+    join_neighbours,
     lag,
-    node_option,
     print_history,
     print_json,
     print_table,
     shown,
+    space_option,
 )
 
 
@@ -72,15 +71,14 @@ def command() -> None:
 
 
 @command.command("list")
-@node_option
-@json_option
-def list_(node: str, as_json: bool) -> None:
+@asks_node
+def list_(client: NodeClient) -> None:
     """List all groups: those with members and those with committed positions."""
-    answer = NodeClient(node, as_json=as_json).call("GET", "/api/groups")
+    answer = client.call("GET", "/api/groups")
     groups = answer["groups"]
     if "coordinator" in answer:
         click.echo(f"groups that node {answer['coordinator']} coordinates; the other nodes list theirs", err=True)
-    if as_json:
+    if client.as_json:
         print_json(groups)
         return
     heads = ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "SECONDS", "TREND/s"]
@@ -105,23 +103,14 @@ def list_(node: str, as_json: bool) -> None:
 
 @command.command("describe")
 @click.argument("group")
-@click.option(
-    "--space",
-    default=CONSUMERS,
-    show_default=True,
-    help="Namespace of the group's name, for protocols with groups of another kind.",
-)
-@node_option
-@json_option
-def describe(group: str, space: str, node: str, as_json: bool) -> None:
+@space_option
+@asks_node
+def describe(group: str, space: str, client: NodeClient) -> None:
     """Show the members of a group, and how far it has read each partition."""
     path = f"/api/groups/{quote(group, safe='')}"
     if space != CONSUMERS:
         path += f"?space={quote(space, safe='')}"
-    found = NodeClient(node, as_json=as_json).call("GET", path)
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("GET", path)
     members = found["members"]
     for name, value in _facts(found):
         click.echo(f"{name:<11} {value}")
@@ -135,16 +124,11 @@ def describe(group: str, space: str, node: str, as_json: bool) -> None:
 
 @command.command("history")
 @click.argument("group")
-@click.option(
-    "--space",
-    default=CONSUMERS,
-    show_default=True,
-    help="Namespace of the group's name, for protocols with groups of another kind.",
-)
+@space_option
 @history_options
-def history(group: str, space: str, span: str, node: str, as_json: bool) -> None:
+def history(group: str, space: str, span: str, client: NodeClient) -> None:
     """Show the recent lag of a group, in records and seconds, and of its partitions."""
-    print_history(node, f"/api/groups/{quote(group, safe='')}/history", as_json=as_json, span=span, space=space)
+    print_history(client, f"/api/groups/{quote(group, safe='')}/history", span=span, space=space)
 
 
 @command.command("reset")
@@ -163,15 +147,9 @@ def history(group: str, space: str, span: str, node: str, as_json: bool) -> None
     metavar="PLACE",
     help="New position: 'earliest', 'latest', an offset, or a time such as 2026-01-31T12:00:00Z (default zone: UTC).",
 )
-@click.option(
-    "--space",
-    default=CONSUMERS,
-    show_default=True,
-    help="Namespace of the group's name, for protocols with groups of another kind.",
-)
+@space_option
 @click.option("--dry-run", is_flag=True, help="Show the new positions, and change nothing.")
-@node_option
-@json_option
+@asks_node
 def reset(
     group: str,
     topic: str,
@@ -179,8 +157,7 @@ def reset(
     to: str,
     space: str,
     dry_run: bool,
-    node: str,
-    as_json: bool,
+    client: NodeClient,
 ) -> None:
     """Set the positions of a group without members."""
     body: dict[str, object] = {"topic": topic, "space": space, "dry_run": dry_run}
@@ -194,13 +171,10 @@ def reset(
         try:
             moment = datetime.fromisoformat(to)
         except ValueError:
-            fail(f"--to {to!r} is neither 'earliest' nor 'latest', an offset or a time", EXIT_USAGE, as_json=as_json)
+            client.fail(f"--to {to!r} is neither 'earliest' nor 'latest', an offset or a time", EXIT_USAGE)
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         body |= {"to": "time", "time_ms": int(moment.timestamp() * 1000)}
-    found = NodeClient(node, as_json=as_json).call("POST", f"/api/groups/{quote(group, safe='')}/reset", body)
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("POST", f"/api/groups/{quote(group, safe='')}/reset", body)
     rows = [
         [
             one["partition"],
@@ -265,7 +239,9 @@ def _print_members(members: list[dict[str, Any]]) -> None:
         if partitions is None:
             row += [NOTHING, NOTHING]
         else:
-            assigned = (f"{shown(topic)}({_ranges(indexes)})" for topic, indexes in partitions.items())
+            assigned = (
+                f"{shown(topic)}({','.join(join_neighbours(indexes))})" for topic, indexes in partitions.items()
+            )
             row += [str(sum(map(len, partitions.values()))), ", ".join(assigned) or NOTHING]
         rows.append(row)
     print_table([*(head for head, _ in columns), "#PARTITIONS", "ASSIGNMENT"], rows)
@@ -273,11 +249,3 @@ def _print_members(members: list[dict[str, Any]]) -> None:
 
 def _fronts(group: dict[str, Any]) -> str:
     return ",".join(group["fronts"]) or NOTHING
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as sorted ranges, such as ``0-3,7``."""
-    every = sorted(set(numbers))
-    starts = every[:1] + [after for before, after in pairwise(every) if after != before + 1]
-    ends = [before for before, after in pairwise(every) if after != before + 1] + every[-1:]
-    return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -10,9 +9,9 @@ import click
 from bridges.commands.common import (
     NOTHING,
     NodeClient,
+    asks_node,
+    format_time,
     history_options,
-    json_option,
-    node_option,
     print_history,
     print_json,
     print_table,
@@ -26,14 +25,10 @@ def command() -> None:
 
 
 @command.command("status")
-@node_option
-@json_option
-def status(node: str, as_json: bool) -> None:
+@asks_node
+def status(client: NodeClient) -> None:
     """Show the node's identity, its addresses, and the work of each protocol."""
-    found = NodeClient(node, as_json=as_json).call("GET", "/api/status")
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("GET", "/api/status")
     for key in (
         "node_id",
         "cluster_id",
@@ -57,53 +52,39 @@ def status(node: str, as_json: bool) -> None:
 
 
 @command.command("health")
-@node_option
-@json_option
-def health(node: str, as_json: bool) -> None:
+@asks_node
+def health(client: NodeClient) -> None:
     """Check whether the node works and accepts clients; exit code 1 if not."""
-    client = NodeClient(node, as_json=as_json)
     told = client.call("GET", "/healthz") | client.call("GET", "/readyz")
-    if as_json:
+    if client.as_json:
         print_json(told)
     else:
         click.echo(f"healthy, {told['phase']}")
 
 
 @command.command("promises")
-@node_option
-@json_option
-def promises(node: str, as_json: bool) -> None:
+@asks_node
+def promises(client: NodeClient) -> None:
     """Show the guarantees that the node does not give with its settings."""
-    found = NodeClient(node, as_json=as_json).call("GET", "/api/promises")
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("GET", "/api/promises")
     click.echo(f"durability: {found['durability']}")
     for one in found["not_promised"]:
         click.echo(f"not promised{' (a setting)' if one['chosen'] else ''}: {one['sentence']}")
 
 
 @command.command("users")
-@node_option
-@json_option
-def users(node: str, as_json: bool) -> None:
+@asks_node
+def users(client: NodeClient) -> None:
     """Show the users that the node knows; 'anabranch user' changes them."""
-    found = NodeClient(node, as_json=as_json).call("GET", "/api/users")["users"]
-    if as_json:
-        print_json(found)
-    else:
-        print_table(["USER", "SCRAM"], ([shown(one["user"]), ", ".join(one["scram"]) or NOTHING] for one in found))
+    found = client.show("GET", "/api/users", part="users")
+    print_table(["USER", "SCRAM"], ([shown(one["user"]), ", ".join(one["scram"]) or NOTHING] for one in found))
 
 
 @command.command("jobs")
-@node_option
-@json_option
-def jobs(node: str, as_json: bool) -> None:
+@asks_node
+def jobs(client: NodeClient) -> None:
     """Show migrations and other jobs, with their progress."""
-    found = NodeClient(node, as_json=as_json).call("GET", "/api/jobs")["jobs"]
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("GET", "/api/jobs", part="jobs")
     print_table(
         ["JOB", "KIND", "STATE", "DONE", "OF", "UNIT", "SECONDS-LEFT", "HEARD"],
         (
@@ -114,7 +95,7 @@ def jobs(node: str, as_json: bool) -> None:
                 *(NOTHING if one[key] is None else f"{one[key]:.0f}" for key in ("done", "total")),
                 shown(one["unit"]),
                 _seconds(one),
-                datetime.fromtimestamp(one["heard_ms"] / 1000, UTC).isoformat(timespec="seconds"),
+                format_time(one["heard_ms"]),
             ]
             for one in found
         ),
@@ -128,6 +109,6 @@ def _seconds(job: dict[str, Any]) -> str:
 
 @command.command("history")
 @history_options
-def history(span: str, node: str, as_json: bool) -> None:
+def history(span: str, client: NodeClient) -> None:
     """Show the node's recent processor time, memory, and the traffic of each protocol."""
-    print_history(node, "/api/history", as_json=as_json, span=span)
+    print_history(client, "/api/history", span=span)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import click
 
-from bridges.commands.common import NodeClient, json_option, node_option, print_json, topic_path
+from bridges.commands.common import NodeClient, asks_node, print_json, topic_path
 
 _BLOCK = 256 * 1024
 _QUIET_S = 15.0
@@ -26,16 +26,14 @@ _QUIET_S = 15.0
 @click.option("--key-separator", metavar="TEXT", help="Text that separates key and value in a line.")
 @click.option("--records", "as_records", is_flag=True, help="Lines are JSON records, as 'tail --json' prints them.")
 @click.option("--partition", type=click.IntRange(0), help="Partition for all lines (default: by key).")
-@node_option
-@json_option
+@asks_node
 def command(
     topic: str,
     file: Path,
     key_separator: str | None,
     as_records: bool,
     partition: int | None,
-    node: str,
-    as_json: bool,
+    client: NodeClient,
 ) -> None:
     """Append every line of FILE (default: standard input) to TOPIC as a record.
 
@@ -43,17 +41,16 @@ def command(
     """
     if as_records and (key_separator is not None or partition is not None):
         raise click.UsageError("--records lines carry their own key and partition")
-    client = NodeClient(node, as_json=as_json)
     path = topic_path(topic, "records")
     if str(file) == "-":
         answer = client.upload(path, _bodies(_blocks(sys.stdin.buffer), as_records, key_separator, partition))
     else:
         with file.open("rb") as source:
             blocks = _blocks(source)
-            if sys.stderr.isatty() and not as_json:
+            if sys.stderr.isatty() and not client.as_json:
                 blocks = _with_progress(blocks, file.stat().st_size)
             answer = client.upload(path, _bodies(blocks, as_records, key_separator, partition))
-    if as_json:
+    if client.as_json:
         print_json(answer)
     else:
         click.echo(f"{answer['records']} records stored", err=True)

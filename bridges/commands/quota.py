@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from bridges.commands.common import NodeClient, json_option, node_option, print_json, print_table
+from bridges.commands.common import NodeClient, asks_node, print_table
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -44,10 +44,7 @@ def _shown(entity: dict[str, Any], kind: str) -> str:
     return str(entity[kind] or "*") if kind in entity else "-"
 
 
-def _print(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
+def _print(found: dict[str, Any]) -> None:
     print_table(
         ["USER", "CLIENT-ID", "IP", "QUOTA", "VALUE"],
         (
@@ -59,19 +56,17 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
 
 
 @command.command("list")
-@node_option
-@json_option
-def list_quotas(node: str, as_json: bool) -> None:
+@asks_node
+def list_quotas(client: NodeClient) -> None:
     """Show all quotas."""
-    _print(NodeClient(node, as_json=as_json).call("GET", "/api/quotas"), as_json)
+    _print(client.show("GET", "/api/quotas"))
 
 
 @command.command("set")
 @_whom
 @click.argument("quotas", nargs=-1, required=True, metavar="QUOTA=VALUE...")
-@node_option
-@json_option
-def set_quotas(quotas: tuple[str, ...], node: str, as_json: bool, **options: Any) -> None:
+@asks_node
+def set_quotas(quotas: tuple[str, ...], client: NodeClient, **options: Any) -> None:
     """Set quotas, as in --user alice producer_byte_rate=1000000."""
     values: dict[str, float] = {}
     for one in quotas:
@@ -81,15 +76,14 @@ def set_quotas(quotas: tuple[str, ...], node: str, as_json: bool, **options: Any
         except ValueError:
             raise click.UsageError(f"{one!r} is to be QUOTA=NUMBER") from None
     body = {"entity": _entity(options), "values": values}
-    _print(NodeClient(node, as_json=as_json).call("POST", "/api/quotas", body), as_json)
+    _print(client.show("POST", "/api/quotas", body))
 
 
 @command.command("remove")
 @_whom
 @click.argument("quotas", nargs=-1, metavar="[QUOTA]...")
-@node_option
-@json_option
-def remove(quotas: tuple[str, ...], node: str, as_json: bool, **options: Any) -> None:
+@asks_node
+def remove(quotas: tuple[str, ...], client: NodeClient, **options: Any) -> None:
     """Remove the named quotas of a user, client or address, or all of them; show which are left."""
     body = {"entity": _entity(options), "keys": list(quotas)}
-    _print(NodeClient(node, as_json=as_json).call("POST", "/api/quotas/remove", body), as_json)
+    _print(client.show("POST", "/api/quotas/remove", body))

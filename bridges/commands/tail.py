@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
-from bridges.commands.common import NodeClient, fail, json_option, node_option, topic_path
+from bridges.commands.cli import EXIT_USAGE
+from bridges.commands.common import NodeClient, asks_node, topic_path
 
 
 @click.command("tail")
@@ -28,8 +28,7 @@ from bridges.commands.common import NodeClient, fail, json_option, node_option, 
 @click.option("--header", metavar="NAME[=TEXT]", help="Print only records with this header, and TEXT in its value.")
 @click.option("--look", type=click.IntRange(1), help="Maximum number of records to search (default: 100000).")
 @click.option("--keys", is_flag=True, help="Print partition, offset and key before the value.")
-@node_option
-@json_option
+@asks_node
 def command(
     topic: str,
     partition: int | None,
@@ -41,13 +40,12 @@ def command(
     header: str | None,
     look: int | None,
     keys: bool,
-    node: str,
-    as_json: bool,
+    client: NodeClient,
 ) -> None:
     """Print records of TOPIC, one a line: values as they are, or JSON records with --json."""
     offset = start or ("latest" if follow else "earliest")
     if offset not in ("earliest", "latest") and not offset.isdigit():
-        fail(f"--from {offset!r} is neither 'earliest' nor 'latest' nor an offset", EXIT_USAGE, as_json=as_json)
+        client.fail(f"--from {offset!r} is neither 'earliest' nor 'latest' nor an offset", EXIT_USAGE)
     path = topic_path(
         topic,
         "records",
@@ -61,7 +59,6 @@ def command(
         look=look,
     )
     out = sys.stdout.buffer
-    client = NodeClient(node, as_json=as_json)
     try:
         for line in client.lines(path):
             record = json.loads(line)
@@ -69,12 +66,12 @@ def command(
                 click.echo(f"looked at {record['looked']} records", err=True)
                 continue
             if "error" in record and "offset" not in record:
-                fail(str(record["error"]), EXIT_FAILED, as_json=as_json)
-            if "error" in record and not as_json:
+                client.fail(str(record["error"]))
+            if "error" in record and not client.as_json:
                 unreadable = f"partition {record['partition']}, offsets {record['offset']} to {record['end'] - 1}"
                 click.echo(f"{unreadable}: {record['error']}", err=True)
                 continue
-            out.write(line if as_json else _text(record, keys))
+            out.write(line if client.as_json else _text(record, keys))
             if follow:
                 out.flush()
         out.flush()

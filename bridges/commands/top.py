@@ -95,7 +95,7 @@ class _Looks:
         """Return the console addresses of all nodes of the cluster by name; empty for a single node."""
         client = self.client(self._node, as_json=self._as_json)
         try:
-            told = client.asked("/api/cluster")
+            told = client.try_get("/api/cluster")
         except _Gone:
             if self._known:
                 return self._known  # the other nodes may still answer

@@ -12,11 +12,9 @@ from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import (
     NOTHING,
     NodeClient,
+    asks_node,
     confirm,
-    fail,
-    json_option,
-    node_option,
-    print_json,
+    partition_option,
     print_table,
     shown,
     topic_path,
@@ -32,15 +30,11 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--open", "only_open", is_flag=True, help="List only ids with an open transaction.")
-@node_option
-@json_option
-def list_(only_open: bool, node: str, as_json: bool) -> None:
+@asks_node
+def list_(only_open: bool, client: NodeClient) -> None:
     """List transactional ids."""
     path = "/api/transactions?open=true" if only_open else "/api/transactions"
-    found = NodeClient(node, as_json=as_json).call("GET", path)["transactions"]
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("GET", path, part="transactions")
     heads = ["TRANSACTIONAL-ID", "PROTOCOL", "STATE", "PRODUCER", "EPOCH", "OPEN-FOR", "TIMEOUT"]
     keys = ("front", "state", "producer_id", "epoch")
     print_table(
@@ -54,14 +48,10 @@ def list_(only_open: bool, node: str, as_json: bool) -> None:
 
 @command.command("describe")
 @click.argument("transactional_id", metavar="ID")
-@node_option
-@json_option
-def describe(transactional_id: str, node: str, as_json: bool) -> None:
+@asks_node
+def describe(transactional_id: str, client: NodeClient) -> None:
     """Show a transactional id, with the partitions and groups of its open transaction."""
-    found = NodeClient(node, as_json=as_json).call("GET", _path(transactional_id))
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("GET", _path(transactional_id))
     for name, value in (
         ("transactional id", shown(found["transactional_id"])),
         ("protocol", found["front"]),
@@ -91,21 +81,17 @@ def _seconds(ms: int) -> str:
 
 @command.command("find-hanging")
 @click.argument("topic", required=False)
-@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Partition of TOPIC.")
-@node_option
-@json_option
-def find_hanging(topic: str | None, partition: int, node: str, as_json: bool) -> None:
+@partition_option
+@asks_node
+def find_hanging(topic: str | None, partition: int, client: NodeClient) -> None:
     """Show a partition's open transactions. Readers of committed data wait for the first one. Without TOPIC: show all
     open transactions of the node that have no coordinator.
     """
     if topic is None:
-        _find_all(node, as_json)
+        _find_all(client)
         return
     path = topic_path(topic, "partitions", str(partition), "transactions")
-    found = NodeClient(node, as_json=as_json).call("GET", path)
-    if as_json:
-        print_json(found)
-        return
+    found = client.show("GET", path)
     print_table(
         ["PRODUCER", "FIRST-OFFSET", "TRANSACTIONAL-ID", "STATE", "OPEN-FOR"],
         ([one["producer_id"], one["first_offset"], *_known(one["transaction"])] for one in found["transactions"]),
@@ -113,11 +99,8 @@ def find_hanging(topic: str | None, partition: int, node: str, as_json: bool) ->
     click.echo(f"readers of committed data get as far as {found['last_stable_offset']}, of {found['end_offset']}")
 
 
-def _find_all(node: str, as_json: bool) -> None:
-    found = NodeClient(node, as_json=as_json).call("GET", "/api/open-transactions?hanging=true")["transactions"]
-    if as_json:
-        print_json(found)
-        return
+def _find_all(client: NodeClient) -> None:
+    found = client.show("GET", "/api/open-transactions?hanging=true", part="transactions")
     keys = ("partition", "producer_id", "first_offset", "held")
     heads = ["TOPIC", "PARTITION", "PRODUCER", "FIRST-OFFSET", "HELD-RECORDS"]
     print_table(heads, ([shown(one["topic"]), *(one[key] for key in keys)] for one in found))
@@ -132,33 +115,25 @@ def _known(transaction: dict[str, Any] | None) -> list[str]:
     return [shown(transaction["transactional_id"]), transaction["state"], _open_for(transaction)]
 
 
-_partition = click.option(
-    "--partition", type=click.IntRange(0), default=0, show_default=True, help="Partition of TOPIC."
-)
-
-
 @command.command("abort")
 @click.argument("name", metavar="ID | TOPIC")
 @click.argument("producer", type=click.IntRange(0), required=False)
-@_partition
+@partition_option
 @yes_option
-@node_option
-@json_option
-def abort(name: str, producer: int | None, partition: int, yes: bool, node: str, as_json: bool) -> None:
+@asks_node
+def abort(name: str, producer: int | None, partition: int, yes: bool, client: NodeClient) -> None:
     """Abort the open transaction of a transactional id in all partitions and fence its producer. Readers of committed
     data never get its records. With TOPIC and PRODUCER (an id): abort a transaction without a coordinator in one
     partition.
     """
     if producer is not None:
-        _end(name, producer, partition, yes, node, commit=False, as_json=as_json)
+        _end(client, name, producer, partition, yes, commit=False)
         return
     if click.get_current_context().get_parameter_source("partition") is not ParameterSource.DEFAULT:
-        fail("--partition is for the transaction of a TOPIC and PRODUCER", EXIT_USAGE, as_json=as_json)
-    confirm(f"Hide what {shown(name)} wrote in its open transaction, for good?", yes=yes, as_json=as_json)
-    done = NodeClient(node, as_json=as_json).call("POST", f"{_path(name)}/abort")
-    if as_json:
-        print_json(done)
-    elif done["open_ms"] is None:
+        client.fail("--partition is for the transaction of a TOPIC and PRODUCER", EXIT_USAGE)
+    confirm(f"Hide what {shown(name)} wrote in its open transaction, for good?", yes=yes, as_json=client.as_json)
+    done = client.show("POST", f"{_path(name)}/abort")
+    if done["open_ms"] is None:
         click.echo(f"aborted; the state of {shown(name)} is {done['state']}")
     else:
         click.echo(f"being aborted; the state of {shown(name)} is {done['state']}")
@@ -167,13 +142,12 @@ def abort(name: str, producer: int | None, partition: int, yes: bool, node: str,
 @command.command("commit")
 @click.argument("topic")
 @click.argument("producer", type=click.IntRange(0))
-@_partition
+@partition_option
 @yes_option
-@node_option
-@json_option
-def commit(topic: str, producer: int, partition: int, yes: bool, node: str, as_json: bool) -> None:
+@asks_node
+def commit(topic: str, producer: int, partition: int, yes: bool, client: NodeClient) -> None:
     """Commit the open transaction of PRODUCER (an id). Use it only if the transaction is known to be committed."""
-    _end(topic, producer, partition, yes, node, commit=True, as_json=as_json)
+    _end(client, topic, producer, partition, yes, commit=True)
 
 
 @command.command("forget")
@@ -183,34 +157,27 @@ def commit(topic: str, producer: int, partition: int, yes: bool, node: str, as_j
     "--idle-for", default="0s", show_default=True, help="Forget only ids unused for this time, for example 1d."
 )
 @yes_option
-@node_option
-@json_option
-def forget(name: str, prefix: bool, idle_for: str, yes: bool, node: str, as_json: bool) -> None:
+@asks_node
+def forget(name: str, prefix: bool, idle_for: str, yes: bool, client: NodeClient) -> None:
     """Forget unused transactional ids. Ids with an open transaction stay. A running producer of a forgotten id must
     start again.
     """
     try:
         idle_ms = parse_duration(idle_for)
     except ValueError as error:
-        fail(f"--idle-for {error}", EXIT_USAGE, as_json=as_json)
+        client.fail(f"--idle-for {error}", EXIT_USAGE)
     which = f"all ids that begin with {shown(name)}" if prefix else shown(name)
-    confirm(f"Forget {which}, where nothing is open?", yes=yes, as_json=as_json)
+    confirm(f"Forget {which}, where nothing is open?", yes=yes, as_json=client.as_json)
     asked = {"name": name, "prefix": prefix, "idle_ms": idle_ms}
-    done = NodeClient(node, as_json=as_json).call("POST", "/api/transactions/forget", asked)
-    if as_json:
-        print_json(done)
-    else:
-        click.echo(f"{done['forgotten']} forgotten")
+    done = client.show("POST", "/api/transactions/forget", asked)
+    click.echo(f"{done['forgotten']} forgotten")
 
 
-def _end(topic: str, producer: int, partition: int, yes: bool, node: str, *, commit: bool, as_json: bool) -> None:
+def _end(client: NodeClient, topic: str, producer: int, partition: int, yes: bool, *, commit: bool) -> None:
     what = "Show" if commit else "Hide"
     question = f"{what} what producer {producer} wrote to {topic}-{partition} in its open transaction, for good?"
-    confirm(question, yes=yes, as_json=as_json)
+    confirm(question, yes=yes, as_json=client.as_json)
     path = topic_path(topic, "partitions", str(partition), "transactions", str(producer), "end")
-    done = NodeClient(node, as_json=as_json).call("POST", path, {"commit": commit})
-    if as_json:
-        print_json(done)
-    else:
-        how = "committed" if commit else "aborted"
-        click.echo(f"{how}; readers of committed data get as far as {done['last_stable_offset']} now")
+    done = client.show("POST", path, {"commit": commit})
+    how = "committed" if commit else "aborted"
+    click.echo(f"{how}; readers of committed data get as far as {done['last_stable_offset']} now")
