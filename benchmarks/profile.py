@@ -342,12 +342,12 @@ def main() -> int:
     if args.serve is not None:
         directory, durability, settings, kind = args.serve
         from anabranch_kit.run.cycle import CycleLoop
-        from bridges.node import interpreter, logging
-        from bridges.node.memory import keep_buffers
+        from bridges.node import logging
+        from bridges.node.memory import keep_buffers, switch_threads_often
 
         gc.disable()
         keep_buffers()
-        interpreter.share()
+        switch_threads_often()
         logging.configure("error", "text")
         probes = None
         if kind:

@@ -31,8 +31,7 @@ from anabranch_kit.run.cycle import CycleLoop
 from benchmarks.probe import Machine, disk_speed, on_machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
-from bridges.node import interpreter
-from bridges.node.memory import collect_seldom
+from bridges.node.memory import collect_seldom, switch_threads_often
 from sbp_back.client.client import Client, StreamWriter
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import SbpError
@@ -165,7 +164,7 @@ async def serve_for_parent(directory: Path) -> None:
     options = EmbeddedOptions(listen={PD_LISTENER: LOCAL, RANGE_SERVER_LISTENER: LOCAL})
     embedded = await start_embedded(directory, options)
     collect_seldom()
-    interpreter.share()
+    switch_threads_often()
     print(json.dumps(embedded.addresses), flush=True)
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
@@ -263,7 +262,7 @@ async def appends(
     client = await side.start()
     opened = [await client.open((await client.create_stream()).stream_id, 0) for _ in range(max(writers))]
     collect_seldom()  # as a node does
-    interpreter.share()
+    switch_threads_often()
     runs = []
     for size in sizes:
         for count in writers:

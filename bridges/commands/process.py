@@ -16,8 +16,7 @@ import click
 
 from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_STALLED, EXIT_USAGE
 from bridges.commands.common import fail
-from bridges.node import interpreter
-from bridges.node.memory import collect_seldom, keep_buffers
+from bridges.node.memory import collect_seldom, keep_buffers, switch_threads_often
 
 if TYPE_CHECKING:
     from bridges.node.config import Settings
@@ -77,7 +76,7 @@ def prepare() -> None:
     # Starting creates no garbage worth collecting; the collector is enabled once everything serves.
     gc.disable()
     keep_buffers()
-    interpreter.share()
+    switch_threads_often()
 
 
 def tell(settings: Settings, worker: int | None = None) -> Settings:

@@ -9,9 +9,8 @@ from aiohttp import web
 from bridges.auth import Operation, ResourceKind
 from bridges.auth.rules import ANY, InvalidRule, Pattern, Rule, RuleFilter
 from bridges.console import paging
-from bridges.console.host import Host
+from bridges.console.handlers import Handlers
 from bridges.http import rows
-from bridges.http.access import Access
 from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
@@ -22,12 +21,8 @@ _FIELDS = {"resource", "pattern", "name", "principal", "host", "operation", "all
 _Word = TypeVar("_Word", ResourceKind, Pattern, Operation)
 
 
-class AccessRuleHandlers:
+class AccessRuleHandlers(Handlers):
     """Handlers of ``/api/acls``. Changing rules needs ALTER on the node, seeing them DESCRIBE."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/acls", self.list)

@@ -14,8 +14,8 @@ from bridges.catalog.group_view import CONSUMERS
 from bridges.cluster import versions
 from bridges.cluster.slots import ANY
 from bridges.console import paging
-from bridges.console.host import Host
-from bridges.http.access import Access, principal_of
+from bridges.console.handlers import Handlers
+from bridges.http.access import principal_of
 from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
@@ -28,12 +28,8 @@ _FIELDS = {"node_id", "slots", "topic", "partitions", "group", "space"}
 _MOST = 10_000
 
 
-class ClusterHandlers:
+class ClusterHandlers(Handlers):
     """Handlers of ``/api/cluster``. Seeing it needs DESCRIBE on the node, draining nodes and moving slots ALTER."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/cluster", self.status)

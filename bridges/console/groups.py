@@ -21,12 +21,12 @@ from bridges.catalog.group_view import (
     records_behind,
 )
 from bridges.console import paging
+from bridges.console.handlers import Handlers
 from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, page_of
 from bridges.console.sampling import RECORDS, refresh_for_a_while, trend_of
 from bridges.http import rows
-from bridges.http.access import Access
 from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
@@ -46,12 +46,8 @@ _NOBODY = "Empty"
 """State of a group that has committed positions and no members."""
 
 
-class GroupHandlers:
+class GroupHandlers(Handlers):
     """Handlers of ``/api/groups`` and ``/api/groups/{group}``."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/groups", self.list)

@@ -6,16 +6,11 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.console import paging
-from bridges.console.host import Host
-from bridges.http.access import Access
+from bridges.console.handlers import Handlers
 
 
-class JobHandlers:
+class JobHandlers(Handlers):
     """Handler of ``/api/jobs``."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/jobs", self.list)

@@ -9,19 +9,14 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.console import paging
-from bridges.console.host import Host
-from bridges.http.access import Access
+from bridges.console.handlers import Handlers
 
 if TYPE_CHECKING:
     from bridges.auth.users import User
 
 
-class NodeFactHandlers:
+class NodeFactHandlers(Handlers):
     """Handlers of ``/api/promises`` and ``/api/users``."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/promises", self.promises)

@@ -11,11 +11,10 @@ from aiohttp import web
 from anabranch_kit.run.turns import in_turns, worked_off
 from bridges.auth import Operation
 from bridges.catalog.group_view import CONSUMERS
+from bridges.console.handlers import Handlers
 from bridges.console.history import Span
-from bridges.console.host import Host
 from bridges.console.paging import Page, chosen
 from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
-from bridges.http.access import Access
 from bridges.http.errors import RequestError
 
 _PLACES = 12
@@ -27,12 +26,8 @@ _LOOKED_AT = 1_000
 Points = list[float | None]
 
 
-class PictureHandlers:
+class PictureHandlers(Handlers):
     """Handlers of ``/api/history``, and of the histories of topics and groups."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/history", self.node)

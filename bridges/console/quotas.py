@@ -10,21 +10,16 @@ from aiohttp import web
 from bridges.auth import Operation
 from bridges.auth.quotas import FIELDS, Entity, QuotaError, QuotaKey, check, entity_of, key_of, parts_of
 from bridges.console import paging
-from bridges.console.host import Host
+from bridges.console.handlers import Handlers
 from bridges.http import rows
-from bridges.http.access import Access
 from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
 _Quota = tuple[Entity, Mapping[QuotaKey, float]]
 
 
-class QuotaHandlers:
+class QuotaHandlers(Handlers):
     """Handlers of ``/api/quotas``. Seeing quotas needs DESCRIBE_CONFIGS on the node, changing them ALTER_CONFIGS."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/quotas", self.list)

@@ -20,6 +20,7 @@ from anabranch_kit.run.turns import Turns, worked_off
 from bridges.auth import Operation
 from bridges.catalog.lineage import choose_partition
 from bridges.catalog.topic import Topic
+from bridges.console.handlers import Handlers
 from bridges.console.host import Host
 from bridges.console.json_records import parse_line
 from bridges.console.rendering import LARGE, STEP, Search, Wanted, rendered
@@ -27,7 +28,6 @@ from bridges.console.sampling import refresh_all
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
-from bridges.http.access import Access
 from bridges.http.errors import BadLine, RequestError, error_body, error_response, status_of
 from bridges.http.memory import memory_of
 from bridges.http.site import BodyStalled
@@ -75,12 +75,11 @@ class _Pending(Struct):
     size: int = 0
 
 
-class RecordHandlers:
+class RecordHandlers(Handlers):
     """Handlers of ``/api/topics/{topic}/records``."""
 
     def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
+        super().__init__(node)
         self._traffic = node.metrics.front(FRONT)
         self._followers: set[asyncio.Task[object]] = set()
         self._inflated_bytes = node.batch_inflated_bytes

@@ -14,10 +14,10 @@ from bridges.auth import Operation
 from bridges.catalog.group_view import CONSUMERS, GroupName
 from bridges.catalog.progress import Committed
 from bridges.console.group_states import NewPositions, occupied
-from bridges.console.host import Host
+from bridges.console.handlers import Handlers
 from bridges.console.sampling import refresh_all
 from bridges.http import rows
-from bridges.http.access import Access, principal_of
+from bridges.http.access import principal_of
 from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
@@ -31,12 +31,8 @@ _TOLD = 1_000
 _TO = ("earliest", "latest", "offset", "time")
 
 
-class ResetHandlers:
+class ResetHandlers(Handlers):
     """Handler of ``/api/groups/{group}/reset``."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_post("/api/groups/{group}/reset", self.reset)

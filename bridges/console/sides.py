@@ -11,12 +11,12 @@ from aiohttp import web
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import worked_off
 from bridges.auth import Operation
+from bridges.console.handlers import Handlers
 from bridges.console.host import Host
 from bridges.formats import FORMAT_MASK, FORMATS, FormatId, format_of, records_of
 from bridges.formats.base import EVENT_HEADER
 from bridges.formats.records import Record, StoredBatch, told_headers
 from bridges.formats.ydb import KEY_ITEM, TOMBSTONE_ITEM
-from bridges.http.access import Access
 from bridges.http.errors import RequestError
 from bridges.http.memory import memory_of
 
@@ -35,12 +35,11 @@ _HEADERS = 100
 Shown = dict[str, object]
 
 
-class SideHandlers:
+class SideHandlers(Handlers):
     """Handler of ``/api/topics/{topic}/partitions/{partition}/records/{offset}``."""
 
     def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
+        super().__init__(node)
         self._inflated_bytes = min(node.batch_inflated_bytes, _INFLATED)
 
     def add_to(self, app: web.Application) -> None:

@@ -11,20 +11,16 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from anabranch_kit.run.turns import Parts, in_turns, let_go, portions
 from bridges.auth import Operation
 from bridges.catalog.group_view import GroupName, live_groups
-from bridges.console.host import Host
-from bridges.http.access import Access, principal_of
+from bridges.console.handlers import Handlers
+from bridges.http.access import principal_of
 from bridges.metric_text import NAMING, rendered
 from bridges.metrics import FrontMetrics
 
 _UNTOLD = "the reason is in the log, and told to who may look at the node"
 
 
-class StatusHandlers:
+class StatusHandlers(Handlers):
     """Handlers of ``/healthz``, ``/readyz``, ``/metrics`` and ``/api/status``."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/healthz", self.health)

@@ -15,6 +15,7 @@ from bridges.auth import Operation
 from bridges.catalog import topic_config
 from bridges.catalog.topic import Topic, TopicKind
 from bridges.console import paging, transactions
+from bridges.console.handlers import Handlers
 from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
@@ -22,7 +23,6 @@ from bridges.console.pictures import rounded
 from bridges.console.sampling import WAYS, refresh_all
 from bridges.console.topic_sizes import Size, Sizes, in_use
 from bridges.http import rows
-from bridges.http.access import Access
 from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 from bridges.log.damage.skipping import skip
@@ -37,12 +37,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.console")
 
 
-class TopicHandlers:
+class TopicHandlers(Handlers):
     """Handlers of ``/api/topics`` and the paths below it, except records."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/topics", self.list)

@@ -16,6 +16,7 @@ from anabranch_kit.run.turns import in_order, in_turns, sorting
 from bridges.auth import Operation
 from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
 from bridges.console import paging
+from bridges.console.handlers import Handlers
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
 from bridges.http import rows
@@ -36,12 +37,8 @@ _Others = Mapping[tuple[str, str], TransactionView]
 """Transactions that other nodes coordinate, by transactional id and front."""
 
 
-class TransactionHandlers:
+class TransactionHandlers(Handlers):
     """Handlers of ``/api/transactions`` and the paths below it."""
-
-    def __init__(self, node: Host) -> None:
-        self._node = node
-        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/transactions", self.list)

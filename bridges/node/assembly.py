@@ -29,10 +29,11 @@ from bridges.metrics import Metrics
 from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import write_ready_file
+from bridges.node.floors import Floors
 from bridges.node.front import Front, FrontError, NodeServices, check, group_directories
 from bridges.node.listening import CLUSTER, CONSOLE, CONSOLE_PORT, Listening
 from bridges.node.plan import Chores, Plan
-from bridges.node.upper_floors import Floors, make_services, serve
+from bridges.node.upper_floors import make_services, serve
 from bridges.node.worker import Worker
 
 if TYPE_CHECKING:

@@ -41,17 +41,17 @@ from bridges.log.stores import ERASERS, load_stores
 from bridges.net.quotas import Quotas
 from bridges.node import backend, databases
 from bridges.node.by_itself import ByItself
-from bridges.node.compaction_policies import Policies
 from bridges.node.data_dir import DataDirectory
 from bridges.node.listening import CLUSTER, CONSOLE
 from bridges.node.plan import Ground, Plan
-from bridges.node.retention import HandedOver, NeededByConsumers, limits_of
+from bridges.node.retention import HandedOver, NeededByConsumers, Policies, limits_of
 from bridges.node.sections import SettingsError
 from bridges.node.tls_settings import Tls
 
 if TYPE_CHECKING:
     from bridges.backends import Served
     from bridges.catalog.access_rules import AccessRules
+    from bridges.console.host import Host
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.node.config import Settings
     from bridges.node.front import Front
@@ -283,6 +283,18 @@ async def log(
         await plan.life.step("ending retention", retention.close())
         await plan.life.step("closing partition logs", logs.close())
         await plan.life.step("ending work on records", asyncio.to_thread(plan.works.close))
+
+
+class Floors(Struct, frozen=True):
+    """The open floors below the fronts, and the node as its console sees it."""
+
+    plan: Plan
+    ground: Ground
+    place: ByItself
+    storage: backend.Backend
+    metadata: Metadata
+    log: Log
+    host: Host
 
 
 async def _take_positions_back(progress: Progress, log: PartitionLog, end: int) -> None:

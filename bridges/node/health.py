@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CONNECTIONS = 200
 _REQUEST_S = 60.0
+_UNTOLD = "the reason is in the log"
 
 
 class HealthServer:
@@ -43,6 +44,27 @@ class HealthServer:
         await self._site.stop()
 
     async def _application(self) -> web.Application:
-        from bridges.node.health_pages import application  # imported at the first request
+        from aiohttp import web  # imported at the first request, as the next two
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-        return application(self._process, self._metrics, tells=self._tells)
+        from bridges.metric_text import rendered
+
+        process, tells = self._process, self._tells
+
+        async def health(request: web.Request) -> web.Response:
+            failure = process.failure
+            body = {"healthy": failure is None, "failure": failure if tells or failure is None else _UNTOLD}
+            return web.json_response(body, status=200 if failure is None else 503)
+
+        async def ready(request: web.Request) -> web.Response:
+            is_ready = process.failure is None and process.is_serving
+            return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
+
+        async def scrape(request: web.Request) -> web.Response:
+            return web.Response(body=await rendered(self._metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+        app = web.Application()
+        app.router.add_get("/healthz", health)
+        app.router.add_get("/readyz", ready)
+        app.router.add_get("/metrics", scrape)
+        return app

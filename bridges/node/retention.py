@@ -1,4 +1,5 @@
-"""Exceptions from retention: topics that were just imported, and records that a topic keeps for named consumers.
+"""Exceptions from retention and compaction: topics that were just imported, and records that a topic keeps for named
+consumers.
 
 A topic that a migration or a replay imports is compared with its source until it is handed over. Afterwards, an
 operator may still check that everything, including its settings, has arrived unchanged. So retention waits for
@@ -14,7 +15,7 @@ of all topics is dropped, even if a consumer has not read it. Explicit deletions
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from anabranch_kit.run.turns import in_turns
 from bridges.catalog.group_view import CONSUMERS
 from bridges.catalog.topic_config import RETAINED_FOR, parse_retained_for
 from bridges.errors import LogError
+from bridges.log.compaction.cleaner import CompactionPolicy
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
@@ -117,3 +119,26 @@ class NeededByConsumers:
                 position = max(position, log.retention_offset(keep_ms, -1, now_ms) or 0)
             needed = position if needed is None else min(needed, position)
         return needed
+
+
+class Policies:
+    """The compaction policies of all topics.
+
+    ``holds``: whether a topic must stay as it is for now (:class:`HandedOver`).
+    """
+
+    def __init__(self, catalog: Catalog, holds: Callable[[Topic], bool]) -> None:
+        self._catalog = catalog
+        self._holds = holds
+
+    def of(self, name: str) -> CompactionPolicy | None:
+        """Return the policy of a topic, None if it is not compacted, or not now. Raises TopicNotFound."""
+        effective = self._catalog.effective
+        if "compact" not in effective(name, "cleanup.policy") or self._holds(self._catalog.topic(name)):
+            return None
+        return CompactionPolicy(
+            effective(name, "min.cleanable.dirty.ratio"),
+            effective(name, "min.compaction.lag.ms"),
+            effective(name, "max.compaction.lag.ms"),
+            effective(name, "delete.retention.ms"),
+        )

@@ -12,23 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from msgspec import Struct
 
 from anabranch_kit.net.address import Address
-from anabranch_kit.run.watchdog import SlowThreads
 from bridges.catalog.topic import Change, ChangeKind
 from bridges.catalog.topic_config import node_config_of
 from bridges.console.door import ConsoleDoor
 from bridges.console.group_states import GroupStates
-from bridges.console.history import FINE_S
 from bridges.console.host import Host
 from bridges.console.sampling import Recorder
 from bridges.console.topic_sizes import TopicSizes
 from bridges.node import backend, floors, promises
+from bridges.node.floors import Floors
 from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace
 from bridges.node.listening import CLUSTER, CONSOLE
-from bridges.node.memory import FreeMemory
-from bridges.node.spent import SpentPartitions
+from bridges.node.upkeep import upkeep
 from bridges.version import VERSION
 
 if TYPE_CHECKING:
@@ -39,22 +36,8 @@ if TYPE_CHECKING:
 
 _OWNERS_S = 10.0
 """Seconds for which a node that joins a cluster waits until every slot has an owner."""
-_USERS_CHECK_MS = 1000
-"""Interval at which the file of users is checked: a removed user keeps access for at most so long."""
 
 _log = structlog.get_logger("anabranch.node")
-
-
-class Floors(Struct, frozen=True):
-    """The open floors below the fronts, and the node as its console sees it."""
-
-    plan: Plan
-    ground: Ground
-    place: ByItself
-    storage: backend.Backend
-    metadata: floors.Metadata
-    log: floors.Log
-    host: Host
 
 
 @asynccontextmanager
@@ -71,7 +54,7 @@ async def serve(plan: Plan) -> AsyncIterator[Floors]:
         below = Floors(plan, ground, place, storage, metadata, log, host)
         metadata.catalog.on_change.append(partial(_follow_catalog, below))
         plan.metrics.add_source(partial(_measure, below))
-        async with _fronts(below), _console(below), _membership(below), _upkeep(below):
+        async with _fronts(below), _console(below), _membership(below), upkeep(below):
             yield below
 
 
@@ -333,54 +316,3 @@ async def _drain(below: Floors) -> None:
     for name, error in zip(named, drains.result(), strict=True):
         if isinstance(error, BaseException):
             _log.error("draining failed", front=name, exc_info=error)
-
-
-# --- upkeep -----------------------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _upkeep(below: Floors) -> AsyncIterator[None]:
-    plan, log, catalog = below.plan, below.log, below.metadata.catalog
-    settings, every = plan.settings, plan.chores.every
-    every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
-    every(settings.log.retention_check_interval_ms, partial(_enforce_retention, below), "retention")
-    every(settings.log.cleaner_interval_ms, partial(compact, below), "compaction")
-    spent = SpentPartitions(catalog, log.logs, plan.chores.rounds("sealed partitions that are given back"))
-    every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
-    every(settings.node.check_interval_ms, log.logs.expire_producers, "producer expiry")
-    every(_USERS_CHECK_MS, partial(_refresh_users, below), "users")
-    if settings.node.stall_ms:
-        waits = {"the node's database": lambda: below.ground.db.busy_seconds}
-        if (embedded := below.storage.embedded) is not None:
-            waits["the log's disk or object storage"] = lambda: embedded.store.stuck_seconds
-        slow = SlowThreads(settings.node.stall_ms / 1000, waits)
-        every(settings.node.stall_ms // 10, slow.look, "slow threads")
-    if CONSOLE in plan.listen:
-        every(FINE_S * 1000, below.host.recorder.look, "history")
-    try:
-        yield
-    finally:
-        await plan.chores.close()
-
-
-async def _enforce_retention(below: Floors, now_ms: int) -> None:
-    log, catalog = below.log, below.metadata.catalog
-    topics = log.handed_over.others(catalog.topics.values(), now_ms)
-    places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
-    trimmed = await log.retention.enforce(places, now_ms)
-    if trimmed:
-        _log.info("retention applied", partitions=trimmed)
-
-
-async def compact(below: Floors, now_ms: int) -> None:
-    """Have the cleaner examine all partitions."""
-    topics = list(below.metadata.catalog.topics.values())  # topics come and go during the look
-    await below.log.cleaner.look(((topic.name, n) for topic in topics for n in range(len(topic.partitions))), now_ms)
-
-
-async def _refresh_users(below: Floors, now_ms: int) -> None:
-    directory = below.ground.directory
-    if await asyncio.to_thread(directory.is_held):
-        await below.plan.authenticator.refresh()
-    else:
-        below.plan.life.fail(f"data directory {directory.path} was removed, or another one put in its place")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bridges.cluster.members import Member
+    from bridges.cluster.ownership import Others, Ownership
     from bridges.cluster.peer_stream import PeerStream
     from bridges.metric_text import Shows
     from bridges.metrics import Metrics
@@ -47,24 +48,12 @@ class Opening(Struct, array_like=True):
     """The opening message, which is empty."""
 
 
-class Asked(Protocol):
-    """The parts of :class:`bridges.cluster.peers.Peers` that are used here."""
-
-    async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream: ...
-    def close_stream(self, member: Member, stream: PeerStream) -> None: ...
-
-
-class Known(Protocol):
-    """The parts of :class:`bridges.cluster.service.Cluster` that are used here."""
-
-    @property
-    def nodes(self) -> Sequence[Member]: ...
-
-
 class WorkerMetrics:
     """The metrics of worker ``number`` (the node ``workers[number]``), and access to those of the others."""
 
-    def __init__(self, peers: Asked, cluster: Known, metrics: Metrics, number: int, workers: Sequence[int]) -> None:
+    def __init__(
+        self, peers: Others, cluster: Ownership, metrics: Metrics, number: int, workers: Sequence[int]
+    ) -> None:
         self._peers = peers
         self._cluster = cluster
         self._metrics = metrics

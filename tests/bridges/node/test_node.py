@@ -27,7 +27,7 @@ from bridges.node.config import Settings, load
 from bridges.node.data_dir import DataDirectory
 from bridges.node.front import Front, Listener, NodeServices
 from bridges.node.sections import SettingsError
-from bridges.node.upper_floors import compact
+from bridges.node.upkeep import compact
 
 
 def settings_of(path: Path, **more: str) -> Settings:
