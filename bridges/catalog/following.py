@@ -175,7 +175,7 @@ class Changes:
         error of the database."""
         if self.shared:
             await self.catch_up()
-            self._tasks.append(asyncio.create_task(self._look(barrier), name="changes of other nodes"))
+            self._tasks.append(asyncio.create_task(self._poll(barrier), name="changes of other nodes"))
             if self._db.engine.notice:
                 self._tasks.append(asyncio.create_task(self._listen(barrier), name="notices of other nodes"))
 
@@ -235,7 +235,7 @@ class Changes:
         # nothing without them.
         self.seen = news.version
 
-    async def _look(self, barrier: Barrier) -> None:
+    async def _poll(self, barrier: Barrier) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             await self._try(barrier)

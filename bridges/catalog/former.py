@@ -22,12 +22,12 @@ _FLOOR = "former_numbers_floor"
 
 def first_number(connection: Connection, name: str) -> int:
     """Return the number of the first partition of a topic that is made as ``name``."""
-    return _of(connection, name, _floor(connection))
+    return _find_number(connection, name, _floor(connection))
 
 
 def remember(connection: Connection, name: str, following: int, most: int = MOST) -> None:
     """Note that ``name`` had numbers below ``following``, inside the transaction that deletes the topic."""
-    following = max(following, _of(connection, name, 0))
+    following = max(following, _find_number(connection, name, 0))
     connection.execute("DELETE FROM former_numbers WHERE name = ?", (name,))
     query = "INSERT INTO former_numbers (name, next) VALUES (?, ?) RETURNING deletion"
     (deletion,) = connection.execute(query, (name, following)).fetchone()
@@ -39,7 +39,7 @@ def remember(connection: Connection, name: str, following: int, most: int = MOST
         connection.execute(f"DELETE {old}", (deletion - most,))
 
 
-def _of(connection: Connection, name: str, otherwise: int) -> int:
+def _find_number(connection: Connection, name: str, otherwise: int) -> int:
     row = connection.execute("SELECT next FROM former_numbers WHERE name = ?", (name,)).fetchone()
     return otherwise if row is None else int(row[0])
 

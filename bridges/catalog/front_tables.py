@@ -28,10 +28,10 @@ def migrate(connection: Connection, front: str, migrations: Sequence[Migration],
     if version >= len(migrations):
         return
     tables.about_to_change(connection)
-    before = _others(connection, front)
+    before = _read_other_fronts(connection, front)
     for migration in migrations[version:]:
         migration(connection)
-    if foreign := sorted(name for name, _ in before ^ _others(connection, front)):
+    if foreign := sorted(name for name, _ in before ^ _read_other_fronts(connection, front)):
         raise StoreError(f"front {front} changes {foreign[0]!r} in the node's database, which is not its own")
     connection.execute(upsert("front_versions", "front", "version"), (front, len(migrations)))
 
@@ -55,7 +55,7 @@ def claim_numbers(connection: Connection, front: str, formats: Iterable[int], ki
                 )
 
 
-def _others(connection: Connection, front: str) -> set[tuple[str, str]]:
+def _read_other_fronts(connection: Connection, front: str) -> set[tuple[str, str]]:
     """Return name and definition of all tables and indexes that are not the front's. What SQLite makes for a table
     counts as the table's."""
     own = f"front_{front}_"

@@ -318,13 +318,13 @@ class FrontProgress:
 
     # --- members that read through other fronts ----------------------------------------------------------------------
 
-    def _others(self) -> Iterator[tuple[str, GroupDirectory]]:
+    def _other_fronts(self) -> Iterator[tuple[str, GroupDirectory]]:
         for front, directory in self._all._directories().items():
             if front != self.name and directory.space == self.space:
                 yield front, directory
 
     def _reader(self, group: str) -> tuple[str, GroupDirectory] | None:
-        for front, directory in self._others():
+        for front, directory in self._other_fronts():
             summary = directory.summary(group)
             if summary is not None and summary.members:
                 return front, directory
@@ -332,7 +332,7 @@ class FrontProgress:
 
     def read_elsewhere(self) -> Iterator[str]:
         """Return the groups that have members in other fronts; groups may come and go during the iteration."""
-        return (one.group_id for _, directory in self._others() for one in directory.summaries() if one.members)
+        return (one.group_id for _, directory in self._other_fronts() for one in directory.summaries() if one.members)
 
     def other_summary(self, group: str) -> GroupSummary | None:
         """Return the line of a group that has members in another front, or None."""
@@ -347,7 +347,7 @@ class FrontProgress:
     def require_free(self, group: str) -> None:
         """Raise GroupHeld if the group has members in another front, LogUnavailable if that front has not read the
         group yet. The group's coordinator calls it in the step in which a member joins."""
-        for front, directory in self._others():
+        for front, directory in self._other_fronts():
             if not directory.knows(group):
                 raise LogUnavailable(f"group {group!r} has just come to this node: {front} has not read it yet")
         reader = self._reader(group)

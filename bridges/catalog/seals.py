@@ -131,11 +131,11 @@ class Seals:
             mark(connection)
             connection.execute("UPDATE partitions SET sealed_end = ? WHERE stream_id = ?", (end, stream))
 
-        def told(_: None) -> None:
+        def confirm(_: None) -> None:
             if self._waiting.pop(stream, None) is not None:
                 self._confirmed(topic, number, end)
 
-        await self._db.run(write, flush=True, then=told)
+        await self._db.run(write, flush=True, then=confirm)
 
     def _later(self, stream: int, delay: float) -> None:
         """Try again, after twice the last back-off."""

@@ -133,10 +133,10 @@ class TopicLookup:
 
     def topic(self, name: str) -> Topic:
         """Return the listed topic named ``name``. Raises TopicNotFound."""
-        return self._found(self._index.listed, name)
+        return self._require(self._index.listed, name)
 
     @staticmethod
-    def _found(topics: Mapping[str, Topic], name: str) -> Topic:
+    def _require(topics: Mapping[str, Topic], name: str) -> Topic:
         found = topics.get(name)
         if found is None:
             raise TopicNotFound(f"there is no topic {name!r}")
@@ -168,7 +168,9 @@ class TopicLookup:
     def effective(self, topic: str, key: str) -> Any:
         """Return a topic's effective configuration value, typed (see
         :func:`bridges.catalog.topic_config.effective`)."""
-        return topic_config.effective(key, self._found(self._index.all, topic).config, self._node_config, self._static)
+        return topic_config.effective(
+            key, self._require(self._index.all, topic).config, self._node_config, self._static
+        )
 
     def defaults(self) -> dict[str, ConfigValue]:
         """Return the configuration of a topic without overrides, by key."""
@@ -178,13 +180,13 @@ class TopicLookup:
     def configured(self, topic: str, key: str, otherwise: Any) -> Any:
         """Return the value of :meth:`effective` if an operator has configured it, for the topic or the node; else
         ``otherwise``."""
-        config = self._found(self._index.all, topic).config
+        config = self._require(self._index.all, topic).config
         found = topic_config.resolve(key, config, self._node_config, self._static)
         return otherwise if found.source is ConfigSource.DEFAULT else self.effective(topic, key)
 
     def kind_of(self, topic: str) -> TopicKind:
         """Return the kind of a topic, hidden ones included. Raises TopicNotFound."""
-        return self._found(self._index.all, topic).kind
+        return self._require(self._index.all, topic).kind
 
     def id_of(self, topic: str) -> bytes | None:
         """Return the id of a topic, hidden ones included; None if there is no topic with that name."""

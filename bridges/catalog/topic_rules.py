@@ -74,7 +74,7 @@ class RulesCache:
         else:
             self._rules.pop(change.topic.name, None)
 
-    def of(self, topic: str) -> TopicRules:
+    def rules_of(self, topic: str) -> TopicRules:
         """Return the rules of an existing topic, hidden ones included. Raises TopicNotFound."""
         rules = self._rules.get(topic)
         if rules is None:

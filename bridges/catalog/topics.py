@@ -126,7 +126,7 @@ class Catalog(TopicLookup):
             inside=self.options.owns_streams,
             node=self.options.node,
         )
-        self._seals = Seals(db, self._barrier, self._sealed)
+        self._seals = Seals(db, self._barrier, self._confirm_end)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -325,14 +325,14 @@ class Catalog(TopicLookup):
                 if also is not None:
                     also(connection)
 
-            def made(infos: list[PartitionInfo]) -> None:
+            def apply(infos: list[PartitionInfo]) -> None:
                 topic.partitions.extend(infos)
                 if then is not None:
                     self._barrier.call("topic made", then)
                 self._index.add(topic)
                 self._changed(Change(ChangeKind.CREATED, topic))
 
-            await self._streams.make(wanted, commit, made)
+            await self._streams.make(wanted, commit, apply)
         except BaseException:
             if self._index.all.get(topic.name) is not topic:
                 self._index.give_names_back(topic)
@@ -351,7 +351,7 @@ class Catalog(TopicLookup):
         """
         if self.kind_of(name) is TopicKind.INTERNAL and not own:
             raise TopicInternal(f"{name} is internal to a protocol, and only that deletes it")
-        self._check_owner(self._found(self._index.all, name), migration)
+        self._check_owner(self._require(self._index.all, name), migration)
         await self._decided(lambda: self._delete(name, migration))
 
     async def _delete(self, name: str, migration: str | None) -> None:
@@ -371,14 +371,14 @@ class Catalog(TopicLookup):
             try:
                 # Flush before its streams are deleted, which the placement driver cannot undo: a loss of power must not
                 # bring the topic back.
-                await self._db.run(commit, flush=True, frees=True, then=lambda _: self._gone(topic))
+                await self._db.run(commit, flush=True, frees=True, then=lambda _: self._forget(topic))
             except BaseException:
                 if self._leaving.pop(name, None) is topic:
                     self._index.add(topic)
                 raise
             self._streams.doomed(partition.stream_id for partition in topic.partitions)
 
-    def _gone(self, topic: Topic) -> None:
+    def _forget(self, topic: Topic) -> None:
         """Forget a hidden topic whose deletion, by any node, is durable."""
         self._leaving.pop(topic.name, None)
         self._index.give_names_back(topic)
@@ -419,14 +419,14 @@ class Catalog(TopicLookup):
                 topic_rows.insert_partitions(connection, name, infos)
                 topic_rows.store_epoch(connection, name, epoch)
 
-            def made(infos: list[PartitionInfo]) -> None:
+            def apply(infos: list[PartitionInfo]) -> None:
                 topic.partitions.extend(infos)
                 topic.epoch = epoch
                 self._index.partitions += len(infos)
                 self._changed(Change(ChangeKind.PARTITIONS, topic))
 
             with self._allowed(len(new)):
-                await self._streams.make(new, commit, made)
+                await self._streams.make(new, commit, apply)
             return topic
 
     async def change_partitions(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> Topic:
@@ -499,7 +499,7 @@ class Catalog(TopicLookup):
                 topic_rows.seal_partitions(connection, name, seal, epoch)
                 topic_rows.store_epoch(connection, name, epoch)
 
-            def made(infos: list[PartitionInfo]) -> None:
+            def apply(infos: list[PartitionInfo]) -> None:
                 gone = set(seal)
                 topic.partitions[:] = related(
                     [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
@@ -512,7 +512,7 @@ class Catalog(TopicLookup):
 
             # Flush, because sealing ends the old streams, which the placement driver cannot undo.
             with self._allowed(len(new)):
-                await self._streams.make(new, commit, made, flush=True)
+                await self._streams.make(new, commit, apply, flush=True)
             return topic
 
     async def give_back(self, name: str, numbers: Sequence[int]) -> None:
@@ -617,7 +617,7 @@ class Catalog(TopicLookup):
             await self._db.run(commit, flush=True, then=ended)
             return topics
 
-    def _sealed(self, topic: Topic, number: int, end: int) -> None:
+    def _confirm_end(self, topic: Topic, number: int, end: int) -> None:
         topic.partitions[number] = replace(topic.partitions[number], end=end)
         self._changed(Change(ChangeKind.SEALED, topic))
 
@@ -709,7 +709,7 @@ class Catalog(TopicLookup):
             if known is not None and (topic is None or topic.topic_id != known.topic_id):
                 if self._index.all.get(name) is known:
                     self._index.remove(known)
-                self._gone(known)
+                self._forget(known)
                 known = None
             if topic is not None and known is None:
                 self._index.add(topic)
@@ -755,7 +755,7 @@ class Catalog(TopicLookup):
     @asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Topic]:
         """Serialise the changes of one topic; those of different topics run concurrently. Yields the topic."""
-        topic = self._found(self._index.all, name)
+        topic = self._require(self._index.all, name)
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
             if self._index.all.get(name) is not topic:

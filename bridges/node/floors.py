@@ -252,7 +252,7 @@ async def log(
         stores,
         place.cluster,
         _log_options(settings, plan.kinds),
-        RulesCache(catalog).of,
+        RulesCache(catalog).rules_of,
         plan.works,
         barrier,
         None if flushed else partial(_take_positions_back, known.progress),
