@@ -62,7 +62,7 @@ class Rebuilder:
         """Return the state of the log that ``writer`` has opened, from the first offset on that the backend still has:
         sets the writer's start to that. Raises SbpError, LogError."""
         starts = self._stores.starts
-        remembered = starts.of(log.stream_id)
+        remembered = starts.start_of(log.stream_id)
         if remembered > writer.next_offset:
             await starts.lost(log.stream_id, writer.next_offset)
             remembered = writer.next_offset
@@ -79,7 +79,7 @@ class Rebuilder:
                 writer.start_offset = first
 
     async def _rebuild(self, log: PartitionLog, writer: Writer) -> Rebuilt:
-        await self._snapshotter.settled(log)
+        await self._snapshotter.wait(log)
         state, snapshot_offset = await self._restore(log, writer)
         start, end, skips = writer.start_offset, writer.next_offset, self._stores.skips
         skipped = await skips.within(log.stream_id, start, end)
@@ -129,7 +129,7 @@ class Rebuilder:
                 read_from=max(start, snapshot_offset),
             )
         state.index.not_after(time.time_ns() // 1_000_000)
-        if self._stores.cleaned.of(log.stream_id) is not None:
+        if self._stores.cleaned.find(log.stream_id) is not None:
             await correct_index(self._client, log.stream_id, state, lambda: end)
         return Rebuilt(state, snapshot_offset, cost, skipped)
 
@@ -158,7 +158,7 @@ class Rebuilder:
             for _ in state.restoring(data, stale=offset < writer.start_offset):
                 await asyncio.sleep(0)
             # Batches that were declared lost before the node read them were not seen by the state.
-            below = before(self._stores.skips.of(log.stream_id), offset)
+            below = before(self._stores.skips.spans_of(log.stream_id), offset)
             if not await self._ends_at(log, writer, offset, state) and not (
                 below < offset and await self._ends_at(log, writer, below, state)
             ):

@@ -117,7 +117,7 @@ class Retention:
             if keep_ms >= 0:
                 log.state.index.keep_for(keep_ms)
                 await self._logs.search.settle_ages(log, now_ms - keep_ms, now_ms)
-            offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
+            offset = log.upkeep.retention_offset(keep_ms, keep_bytes, now_ms)
             if offset is not None and offset > log.log_start_offset:
                 needed = await self._needed(log, now_ms)
                 offset = offset if needed is None else min(offset, needed)

@@ -44,7 +44,7 @@ class Stores(Struct, frozen=True):
     def drop(self, stream_id: int) -> None:
         """Forget a stream whose rows were deleted with its topic."""
         for rows in self._in_memory:
-            rows.deleted(stream_id)
+            rows.drop(stream_id)
         self.aborted.drop(stream_id)
 
 

@@ -116,7 +116,7 @@ class NeededByConsumers:
             committed = await self._progress.durable((CONSUMERS, name), log.topic, log.partition)
             position = max(log.log_start_offset, 0 if committed is None else committed.offset)
             if keep_ms:
-                position = max(position, log.retention_offset(keep_ms, -1, now_ms) or 0)
+                position = max(position, log.upkeep.retention_offset(keep_ms, -1, now_ms) or 0)
             needed = position if needed is None else min(needed, position)
         return needed
 

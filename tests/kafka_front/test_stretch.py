@@ -136,7 +136,7 @@ async def test_a_batch_of_another_format_is_never_sent_as_one_of_kafka() -> None
     data, error = read(stretch, 1 << 20)
     assert data == b""
     assert error is not None
-    assert not log.locatable
+    assert not log.reading.locatable
 
 
 async def test_a_damaged_batch_ends_what_is_located_before_it_and_is_read_first() -> None:

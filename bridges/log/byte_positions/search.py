@@ -51,7 +51,7 @@ class ByteSearch:
         self._starts = starts
         self._inflated_bytes = inflated_bytes
         self._asked: set[asyncio.Task[BytePlace]] = set()
-        self._counting: SharedWorks[PartitionLog, None] = SharedWorks(self._ended)
+        self._counting: SharedWorks[PartitionLog, None] = SharedWorks(self._note_failure)
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -66,12 +66,12 @@ class ByteSearch:
     async def end(self, log: PartitionLog) -> BytePlace:
         """Return the place of the next event. Raises DataCorrupt, LogUnavailable, LogDeleted, like all of these."""
         await log.ready()
-        return (await self._counted(log, log.last_stable_offset)).end
+        return (await self._count_to(log, log.last_stable_offset)).end
 
     async def start(self, log: PartitionLog) -> int:
         """Return the position of the first byte that readers get."""
         first = await self.position_of(log, None)
-        truncated = self._starts.of(log.stream_id)
+        truncated = self._starts.find(log.stream_id)
         return first if truncated is None else max(first, truncated.position)
 
     async def position_of(self, log: PartitionLog, offset: int | None) -> int:
@@ -87,7 +87,7 @@ class ByteSearch:
             if not start <= wanted <= log.last_stable_offset:
                 raise OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} has no position in bytes")
             wanted = past(log.skipped, wanted)
-            column = await self._counted(log, wanted)
+            column = await self._count_to(log, wanted)
             try:
                 position = await self._position(log, column, wanted)
                 if log.is_same(replacements) or wanted >= column.firm:
@@ -165,7 +165,7 @@ class ByteSearch:
                     return None, end
                 raise OffsetOutOfRange(f"position {position} of {log.topic}-{log.partition} lies beyond its end")
             try:
-                column = await self._counted(log, end.offset)
+                column = await self._count_to(log, end.offset)
                 found = await self._find_above(log, column, position)
                 if log.is_same(replacements) or found[1].offset >= column.firm:
                     return found
@@ -239,7 +239,7 @@ class ByteSearch:
             return
         # Positions that clients learned before a restart may not be counted yet.
         with suppress(DataCorrupt):
-            await self._counted(log, end)
+            await self._count_to(log, end)
         if column.end.offset <= first or log.state.index.column is not column:
             return  # it will be counted without them
         if column.end.offset < end:
@@ -273,7 +273,7 @@ class ByteSearch:
         """
         if log.state.index.column is None:
             return
-        column = await self._counted(log, offset)
+        column = await self._count_to(log, offset)
         if offset > column.firm:
             column.loosen(BytePlace(offset, await self.position_of(log, offset)))
         error = await self._snapshot(log)
@@ -283,7 +283,7 @@ class ByteSearch:
     def is_readable(self, log: PartitionLog, position: int) -> bool:
         """Return whether ``position``, which does not lie beyond the end, certainly lies above the log's start. Then
         nothing below it need be counted."""
-        column, truncated = log.state.index.column, self._starts.of(log.stream_id)
+        column, truncated = log.state.index.column, self._starts.find(log.stream_id)
         row = None if column is None else column.before_position(position)
         above = truncated is None or position >= truncated.position
         return above and row is not None and row.offset >= past(log.skipped, log.log_start_offset)
@@ -294,11 +294,11 @@ class ByteSearch:
         column = log.state.index.column
         if column is not None and column.end.offset < offset:
             with suppress(DataCorrupt):
-                await self._counted(log, offset)
+                await self._count_to(log, offset)
 
     # --- counting -----------------------------------------------------------------------------------------------
 
-    async def _counted(self, log: PartitionLog, target: int) -> ByteColumn:
+    async def _count_to(self, log: PartitionLog, target: int) -> ByteColumn:
         """Return the log's column, counted at least up to ``target``."""
         while True:
             column = log.state.index.column
@@ -310,7 +310,7 @@ class ByteSearch:
                 return column
             await self._counting.wait(log, partial(self._count, log))
 
-    def _ended(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
+    def _note_failure(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, LogError):
             self._barrier.caught("counting bytes", error, topic=log.topic, partition=log.partition)
@@ -363,7 +363,7 @@ class ByteSearch:
                 await asyncio.sleep(0)
 
     def _new_column(self, log: PartitionLog) -> ByteColumn:
-        begin, truncated = log.log_start_offset, self._starts.of(log.stream_id)
+        begin, truncated = log.log_start_offset, self._starts.find(log.stream_id)
         if truncated is None:
             return ByteColumn(begin)
         # Its snapshots are lost.

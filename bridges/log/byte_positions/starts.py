@@ -34,7 +34,3 @@ class ByteStarts(RaisedRows[ByteStart]):
 
     def _with_row(self, stream_id: int, row: Sequence[int]) -> ByteStart:
         return ByteStart(row[0], BytePlace(row[1], row[2]))
-
-    def of(self, stream_id: int) -> ByteStart | None:
-        """Return the start of a stream; None if it was never truncated at a position."""
-        return self._known.get(stream_id)

@@ -125,9 +125,9 @@ class ByteTail:
     def _ask(self) -> None:
         if not self._asking:
             self._asking = True
-            self._logs.positions.when_counted(self._log, self._counted)
+            self._logs.positions.when_counted(self._log, self._decide_again)
 
-    def _counted(self, error: LogError | None) -> None:
+    def _decide_again(self, error: LogError | None) -> None:
         self._asking = False
         if error is not None:
             self.refuse_waiting(error)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bridges.catalog.sql import Connection
 from bridges.log.state.stream_rows import KnownRows
 
 if TYPE_CHECKING:
@@ -41,30 +39,21 @@ class CleanedLogs(KnownRows[Cleaned]):
     def _with_row(self, stream_id: int, row: Sequence[int]) -> Cleaned:
         return Cleaned(row[0], row[1], row[2], bool(row[3]))
 
-    def of(self, stream_id: int) -> Cleaned | None:
-        """Return the outcome of a stream's last pass; None if it was never compacted."""
-        return self._known.get(stream_id)
-
     async def save(self, stream_id: int, cleaned: Cleaned) -> None:
         """Save durably, with everything saved before, whatever the node's durability. Raises an error of the
         database."""
         row = (cleaned.offset, cleaned.due_ms, cleaned.passed_ms, int(cleaned.settled))
 
-        def saved(kept: bool) -> None:
-            if kept:
+        def hold(exists: bool) -> None:
+            if exists:
                 self._known[stream_id] = cleaned
 
         if self._db is None:
-            saved(True)
+            hold(True)
         else:
-            await self._db.run(partial(_save, stream_id, row), flush=True, then=saved)
-
-
-def _save(stream_id: int, row: Sequence[int], connection: Connection) -> bool:
-    """Store the row, and return whether there is such a partition."""
-    CleanedLogs.put(connection, stream_id, row)
-    query = f"SELECT 1 FROM {CleanedLogs.table} WHERE stream_id = ?"
-    return connection.execute(query, (stream_id,)).fetchone() is not None
+            await self._db.run(
+                lambda connection: self.store_existing(connection, stream_id, row), flush=True, then=hold
+            )
 
 
 async def correct_index(client: Streams, stream_id: int, state: PartitionState, end: Callable[[], int]) -> None:

@@ -173,7 +173,7 @@ class Cleaner:
         view = self.views.setdefault(place, CleanerView())
         if view.state == "cleaning":
             return
-        cleaned = self._cleaned.of(log.stream_id) or Cleaned()
+        cleaned = self._cleaned.find(log.stream_id) or Cleaned()
         view.passed_ms = cleaned.passed_ms
         first, last = log.log_start_offset, log.last_stable_offset
         dirty = cleaned.offset if cleaned.offset <= log.high_watermark else 0  # 0 for a log that has lost its end
@@ -253,7 +253,7 @@ class Cleaner:
 
     async def _run(self, log: PartitionLog, policy: CompactionPolicy, due: _Due, view: CleanerView) -> None:
         now_ms = self._clock()
-        cleaned = self._cleaned.of(log.stream_id) or Cleaned()
+        cleaned = self._cleaned.find(log.stream_id) or Cleaned()
         options = self._options
         work = CompactionPass(
             log,
@@ -269,7 +269,7 @@ class Cleaner:
         )
         self._under_way = work.result
         # The log keeps only the last batch of each producer, but the ledger knows five.
-        await log.keep_knowledge_below(due.end)
+        await log.upkeep.keep_knowledge_below(due.end)
         try:
             await self._logs.positions.loosen(log, due.end)
             done = await work.run(due.start, due.end, now_ms - policy.min_lag_ms, now_ms)

@@ -414,14 +414,14 @@ class CompactionPass:
         batches = [StoredBatch(one.base_offset, one.end_offset, one.flags, one.payload) for one in some]
         aborted = await self._log.all_aborted(batches[0].base_offset, batches[-1].end_offset)
 
-        def counted() -> Sliced[object]:
+        def count() -> Sliced[object]:
             size = 0
             for batch in without_aborted(batches, aborted):
                 size += yield from bytes_of(batch, batch.base_offset, batch.end_offset, self._limit)
                 yield None
             return size
 
-        size = await self._do(counted())
+        size = await self._do(count())
         assert isinstance(size, int)
         return size
 

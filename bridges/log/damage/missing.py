@@ -87,7 +87,7 @@ class MissingData:
         first = await first_readable(self._client, log.stream_id, max(offset, start), end)
         if first > start and log.is_open:
             await self.give_up_below(log, start, first)
-            log.start_raised(first)
+            log.upkeep.start_raised(first)
             self._snapshotter.want(log)  # the log no longer has the producers of the lost data
 
     async def give_up_below(self, log: PartitionLog, start: int, first: int) -> None:

@@ -34,7 +34,7 @@ async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tu
     await _opened(log)  # a damaged batch may prevent that, but the backend can still be read
     if log.is_open and not log.log_start_offset <= offset < log.high_watermark:
         raise OffsetOutOfRange(f"{log.topic}-{log.partition} has no offset {offset}")
-    if past(logs.stores.skips.of(log.stream_id), offset) != offset:
+    if past(logs.stores.skips.spans_of(log.stream_id), offset) != offset:
         raise OffsetOutOfRange(f"offset {offset} is skipped already")
     look = _Look(logs.client, log.stream_id)
     batch = await look.at(offset)
@@ -55,7 +55,7 @@ async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tu
 async def _skip(logs: Logs, log: PartitionLog, span: Span, reason: str) -> None:
     await logs.positions.keep_around(log, span)
     # An open log knows what the batch said, such as a transaction's end; a later opening would not.
-    await log.saved_behind(min(span[1], log.high_watermark))
+    await log.upkeep.saved_behind(min(span[1], log.high_watermark))
     await logs.stores.skips.add(log.stream_id, span, reason)
     await _opened(log)
     if log.is_open:

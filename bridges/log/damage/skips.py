@@ -60,9 +60,9 @@ class Skips(KnownRows[tuple[Span, ...]]):
     columns = ("first_offset", "end_offset")
 
     def _with_row(self, stream_id: int, row: Sequence[int]) -> tuple[Span, ...]:
-        return merged([*self.of(stream_id), (row[0], row[1])])
+        return merged([*self.spans_of(stream_id), (row[0], row[1])])
 
-    def of(self, stream_id: int) -> tuple[Span, ...]:
+    def spans_of(self, stream_id: int) -> tuple[Span, ...]:
         """Return the skipped spans of a stream, in order and without overlap."""
         return self._known.get(stream_id, ())
 
@@ -81,7 +81,7 @@ class Skips(KnownRows[tuple[Span, ...]]):
 
         if self._db is not None:
             await self._db.run(insert, flush=True)
-        self._known[stream_id] = merged([*self.of(stream_id), span])
+        self._known[stream_id] = merged([*self.spans_of(stream_id), span])
 
     async def within(self, stream_id: int, start: int, end: int) -> tuple[Span, ...]:
         """Return the skipped spans of a log that reaches from ``start`` to ``end``.
@@ -89,7 +89,7 @@ class Skips(KnownRows[tuple[Span, ...]]):
         A span that ends behind that belongs to a history that the log has lost. It is deleted for good, so that it
         hides nothing once the log has grown past it. So are trimmed spans. Raises an error of the database.
         """
-        spans = self.of(stream_id)
+        spans = self.spans_of(stream_id)
         kept = tuple(span for span in spans if start < span[1] <= end)
         if kept != spans:
             if self._db is not None:

@@ -74,10 +74,10 @@ class Ledger:
         """Return the writers of one kind. Raises KeyError for a kind without a rule."""
         table = self.tables.get(kind)
         if table is None:
-            table = self.tables[kind] = self._made(kind)
+            table = self.tables[kind] = self._new_table(kind)
         return table
 
-    def _made(self, kind: int, rows: dict[bytes, bytes] | None = None) -> LedgerTable:
+    def _new_table(self, kind: int, rows: dict[bytes, bytes] | None = None) -> LedgerTable:
         rule = self._options.rules[kind] if rows is None else self._options.rules.get(kind, KEPT)
         return LedgerTable(rule, self._options.limits_of(kind).writers, rows)
 
@@ -147,7 +147,7 @@ class Ledger:
             found.setdefault(kind, {})[key] = rule.stale(row) if stale else row
             if number % SLICE == 0:
                 yield
-        self.tables = {kind: self._made(kind, rows) for kind, rows in found.items()}
+        self.tables = {kind: self._new_table(kind, rows) for kind, rows in found.items()}
 
 
 class LedgerCapture:

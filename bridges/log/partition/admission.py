@@ -67,16 +67,16 @@ _Waiting = tuple["Batch", "AppendDone", _Go, Sliced[None] | None]
 class Admission:
     """The admission of a node's appends. ``rules`` returns those of a topic; it may raise LogError."""
 
-    __slots__ = ("_barrier", "_inflated_bytes", "_left", "_rules", "_tasks", "_works", "queues")
+    __slots__ = ("_barrier", "_inflated_bytes", "_left", "_tasks", "_works", "queues", "rules")
 
     def __init__(
         self,
-        rules: Callable[[str], TopicRules] | None,
+        rules: Callable[[str], TopicRules],
         works: SlicedWorks,
         barrier: Barrier,
         inflated_bytes: int = DEFAULT_LIMIT,
     ) -> None:
-        self._rules = rules or _no_rules
+        self.rules = rules
         self._works = works
         self._barrier = barrier
         self._inflated_bytes = inflated_bytes
@@ -85,10 +85,6 @@ class Admission:
         #: By log and writer: batches whose records are being checked, and those that wait behind; empty otherwise.
         self.queues: dict[tuple[PartitionLog, Hashable], deque[_Waiting]] = {}
 
-    def rules(self, topic: str) -> TopicRules:
-        """Return the rules of ``topic``. Raises LogError."""
-        return self._rules(topic)
-
     def admits(self, log: PartitionLog, batch: Batch, done: AppendDone, go: _Go) -> bool:
         """Return whether ``batch`` may be appended now. If not, ``done`` gets the error, or ``go`` is called once it
         may be."""
@@ -96,7 +92,7 @@ class Admission:
             return True  # the original cluster checked it; the log takes it only while it is being imported
         work = None
         try:
-            rules = self._rules(log.topic)
+            rules = self.rules(log.topic)
             header: Header | None = batch.header  # type: ignore[assignment]  # as Batch says
             if (
                 header is not None
@@ -144,7 +140,7 @@ class Admission:
     async def check(self, topic: str, batch: Batch) -> None:
         """Check a batch before it is appended, for a front that needs the result first, such as one that appends
         several batches or none. Raises LogError."""
-        work = look(batch, self._rules(topic), time.time_ns() // 1_000_000, self._inflated_bytes)
+        work = look(batch, self.rules(topic), time.time_ns() // 1_000_000, self._inflated_bytes)
         if work is not None:
             await self._works.finish(work, batch.count)
         batch.admitted = True
@@ -198,10 +194,6 @@ class Admission:
         await self._tasks.close()
 
 
-def _no_rules(topic: str) -> TopicRules:
-    return UNBOUNDED
-
-
 def _writer(batch: Batch) -> Hashable:
     """Return the lane of a batch: batches of one lane must not overtake one another."""
     if batch.lane is not None:
@@ -241,7 +233,8 @@ def _look_at_kafka(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes:
     payload = batch.payload
     if len(payload) > rules.max_message_bytes:
         limit = rules.max_message_bytes
-        raise BatchTooLarge(f"a batch of {len(payload)} bytes exceeds max.message.bytes {limit}{_most(limit)}")
+        most = ", of which no more takes effect" if limit == MAX_MESSAGE_BYTES else ""
+        raise BatchTooLarge(f"a batch of {len(payload)} bytes exceeds max.message.bytes {limit}{most}")
     header: Header = batch.header or parse_header(payload)  # type: ignore[assignment]  # Kafka's, as Batch says
     if header.attributes & CONTROL:
         return None
@@ -261,10 +254,6 @@ def _look_at_kafka(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes:
     ):
         return _records_of_kafka(batch, header, rules, now_ms, inflated_bytes)
     return None
-
-
-def _most(limit: int) -> str:
-    return ", of which no more takes effect" if limit == MAX_MESSAGE_BYTES else ""
 
 
 def _stamped(batch: Batch, now_ms: int) -> Sliced[None]:

@@ -188,11 +188,6 @@ class AppendPath:
             self._held = None
             self._hand_over_queued(hold.writer)
 
-    def _end_hold(self, error: LogError) -> None:
-        if self._held is not None:
-            self._held = None
-            self.refuse_queued(error)  # they were meant for the log before the failure
-
     # --- appending ----------------------------------------------------------------------------------------------
 
     def _hand_over_queued(self, writer: Writer) -> None:
@@ -479,7 +474,9 @@ class AppendPath:
         waiting = [done for _, _, done, _, _ in pending]
         self.refuse(chain(*refused, waiting, *duplicates.values()), error)
         self._bytes.refuse_waiting(error)
-        self._end_hold(error)
+        if self._held is not None:
+            self._held = None
+            self.refuse_queued(error)  # they were meant for the log before the failure
 
     def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
         """Answer with ``error``: a bounded number in one turn, because clients choose how many there are."""

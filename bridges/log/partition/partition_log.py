@@ -49,7 +49,7 @@ from bridges.log.partition.reading import Reading, read_error
 from bridges.log.partition.tail_cache import Tail
 from bridges.log.partition.upkeep import Upkeep, rebuild_cost
 from bridges.log.partition.waiters import Waiters, until
-from bridges.log.state.partition_state import PartitionState, StateCapture
+from bridges.log.state.partition_state import PartitionState
 from bridges.log.transactions.partition_transactions import NEVER, Aborted, without_aborted
 from sbp_back.errors import SbpError
 
@@ -91,8 +91,6 @@ class PartitionLog:
         "_barrier",
         "_logs",
         "_open_callbacks",
-        "_reading",
-        "_upkeep",
         "_waiters",
         "append",
         "at_hand",
@@ -108,6 +106,7 @@ class PartitionLog:
         "phase",
         "promised",
         "read",
+        "reading",
         "replacements",
         "replacing",
         "skipped",
@@ -116,6 +115,7 @@ class PartitionLog:
         "successors",
         "tail",
         "topic",
+        "upkeep",
         "within",
     )
 
@@ -153,9 +153,9 @@ class PartitionLog:
         self._use(upkeep, AppendPath(self, logs, upkeep, self._waiters), Reading(self, logs))
 
     def _use(self, upkeep: Upkeep, appends: AppendPath, reading: Reading) -> None:
-        self._upkeep = upkeep
+        self.upkeep = upkeep
         self._appends = appends
-        self._reading = reading
+        self.reading = reading
         # Calls for every batch go straight to the part that handles them.
         self.append = appends.append
         self.read = reading.read
@@ -194,16 +194,6 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Return the bytes of payload kept, to within one interval of the offset index."""
         return self.state.index.size_bytes
-
-    @property
-    def locatable(self) -> bool:
-        """Return whether readers get batches with the bytes that the log has: no longer once other formats were
-        seen."""
-        return self._reading.locatable
-
-    @locatable.setter
-    def locatable(self, value: bool) -> None:
-        self._reading.locatable = value
 
     @property
     def leader_epoch(self) -> int:
@@ -260,7 +250,7 @@ class PartitionLog:
         if self.final_offset is not None:
             # Behind it may lie batches of a writer that the backend does not fence (docs/sbp.md).
             self.high_watermark = min(self.high_watermark, self.final_offset)
-        self._upkeep.opened(found)
+        self.upkeep.opened(found)
         self.phase = Phase.OPEN
         self._appends.take(writer)
 
@@ -350,7 +340,7 @@ class PartitionLog:
         # it: the collector looks through everything only once in many hours, and logs of transactions come and go.
         shared = self._logs.deleted
         if shared is not self:
-            self._use(shared._upkeep, shared._appends, shared._reading)
+            self._use(shared.upkeep, shared._appends, shared.reading)
 
     # --- append -------------------------------------------------------------------------------------------------
 
@@ -525,10 +515,6 @@ class PartitionLog:
         reached = max(start, min(end, self.committed_limit(start)))
         return reached, self.aborted(start, reached) if reached > start else []
 
-    def distrust(self, offset: int) -> None:
-        """Stop locating the batch at ``offset``, because it could not be read."""
-        self._reading.distrust(offset)
-
     def skip(self, span: Span) -> None:
         """Let readers skip ``span`` from now on; the caller has made that durable."""
         self.skipped = merged([*self.skipped, span])
@@ -696,40 +682,16 @@ class PartitionLog:
             raise TopicInternal(f"{self.topic} is internal to a protocol, and only that takes away what is in it")
         if import_epoch != self.import_epoch:
             raise self.not_importing(import_epoch)
-        return await self._upkeep.trim(offset)
+        return await self.upkeep.trim(offset)
 
     async def trimmed(self) -> None:
         """Return when no data is being removed: neither a trim nor a replacement by compaction is in flight."""
-        await self._upkeep.trimmed()
+        await self.upkeep.trimmed()
         while self.replacing is not None:
             await asyncio.wait({self.replacing.ended})
-            await self._upkeep.trimmed()
-
-    async def keep_knowledge_below(self, offset: int) -> None:
-        """Save the state that compaction is about to remove from the log. Raises LogUnavailable."""
-        await self._upkeep.keep_knowledge_below(offset)
-
-    async def saved_behind(self, offset: int) -> None:
-        """Save a snapshot at ``offset`` or behind it, of an open log. Raises LogUnavailable."""
-        await self._upkeep.saved_behind(offset)
-
-    def start_raised(self, offset: int) -> None:
-        """Raise the log start to ``offset``; the caller has made that durable."""
-        self._upkeep.start_raised(offset)
+            await self.upkeep.trimmed()
 
     @property
     def has_moved(self) -> bool:
         """Return whether batches were appended, or read at the opening, since the last snapshot."""
-        return self._upkeep.since_snapshot > 0
-
-    async def save_snapshot(self, save: Callable[[int, StateCapture], Awaitable[None]]) -> None:
-        """Let ``save`` read out and store the durable state, so that the next opening reads less.
-
-        Raises the errors of ``save``; then the next attempt is due when as much again was appended.
-        """
-        await self._upkeep.save_snapshot(save)
-
-    def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
-        """Return the offset below which everything is older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no
-        limit)."""
-        return self._upkeep.retention_offset(keep_ms, keep_bytes, now_ms)
+        return self.upkeep.since_snapshot > 0

@@ -100,26 +100,26 @@ class Reading:
         finds some."""
         log = self._log
 
-        def settled(task: asyncio.Task[LogError | None]) -> None:
+        def answer(task: asyncio.Task[LogError | None]) -> None:
             failure = None if task.cancelled() else task.result()
             if failure is None:
                 failure = OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} is gone from the backend")
             self._barrier.call("read answer", done, [], failure, topic=log.topic, partition=log.partition)
 
-        self._logs.missing.reclaimed(log, offset).add_done_callback(settled)
+        self._logs.missing.reclaimed(log, offset).add_done_callback(answer)
 
     def _read_lost(self, lost: Lost, read_on: Callable[[], None], done: ReadDone) -> None:
         """Answer with the batches after a lost span, once the span is declared lost."""
         log = self._log
 
-        def settled(task: asyncio.Task[LogError | None]) -> None:
+        def answer(task: asyncio.Task[LogError | None]) -> None:
             failure = LogUnavailable("the node is stopping") if task.cancelled() else task.result()
             if failure is None:
                 self._barrier.call("read", read_on, topic=log.topic, partition=log.partition)
             else:
                 self._barrier.call("read answer", done, [], failure, topic=log.topic, partition=log.partition)
 
-        self._logs.missing.lost(log, (lost.offset, lost.end)).add_done_callback(settled)
+        self._logs.missing.lost(log, (lost.offset, lost.end)).add_done_callback(answer)
 
     def _read_when_open(self, offset: int, max_bytes: int, done: ReadDone, limit: int, error: LogError | None) -> None:
         if error is None:

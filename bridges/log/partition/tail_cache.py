@@ -19,7 +19,7 @@ _OVERHEAD = 300
 """Bytes that a cached batch takes besides its payload."""
 
 
-def _kept(payload: Buffer) -> int:
+def _held_bytes(payload: Buffer) -> int:
     """Return the bytes that ``payload`` keeps alive."""
     return len(payload.obj) if type(payload) is memoryview else len(payload)  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ class Tail:
         """Evict the oldest batch; return its size in bytes."""
         if self._cleared:
             return self._cleared.popleft()
-        size = _kept(self._batches[self._head].payload) + _OVERHEAD
+        size = _held_bytes(self._batches[self._head].payload) + _OVERHEAD
         self._batches[self._head] = _GONE
         self._head += 1
         if self._head >= _COMPACT_AFTER and self._head * 2 >= len(self._bases):
@@ -88,7 +88,7 @@ class Tail:
         cached)."""
         if not self._bases:
             return
-        self._cleared.extend(_kept(batch.payload) + _OVERHEAD for batch in self._batches[self._head :])
+        self._cleared.extend(_held_bytes(batch.payload) + _OVERHEAD for batch in self._batches[self._head :])
         self._ends.clear()
         self._bases.clear()
         self._batches.clear()

@@ -64,7 +64,7 @@ class TimeSearch:
         Raises DataCorrupt, LogUnavailable, LogDeleted.
         """
         while (row := log.state.index.seek(timestamp)) is not None:
-            found = await self._look(log, row, timestamp)
+            found = await self._search_row(log, row, timestamp, _claim)
             if found is not None:
                 return found
         return None
@@ -73,7 +73,7 @@ class TimeSearch:
         """Return the earliest record with the highest timestamp kept; None if no record has one. Raises like
         :meth:`first`."""
         while (row := log.state.index.highest()) is not None:
-            found = await self._look(log, row, row.highest)
+            found = await self._search_row(log, row, row.highest, _claim)
             if found is not None:
                 return found
         return None
@@ -87,8 +87,8 @@ class TimeSearch:
         if task is None:
             if self._doubtful(log, oldest, now_ms) is None:
                 return
-            task = self._settling[log] = asyncio.create_task(self._settle(log, oldest, now_ms))
-            task.add_done_callback(partial(self._settled, log))
+            task = self._settling[log] = asyncio.create_task(self._check_claims(log, oldest, now_ms))
+            task.add_done_callback(partial(self._end_check, log))
         await asyncio.wait({task}, timeout=_PATIENCE_S)
 
     def _doubtful(self, log: PartitionLog, oldest: int, now_ms: int) -> Row | None:
@@ -96,15 +96,15 @@ class TimeSearch:
         row = index.blocking(oldest)
         return None if row is None or row.highest <= now_ms + CLOCK_SKEW_MS or index.is_confirmed(row) else row
 
-    async def _settle(self, log: PartitionLog, oldest: int, now_ms: int) -> None:
+    async def _check_claims(self, log: PartitionLog, oldest: int, now_ms: int) -> None:
         for _ in range(_ROWS_PER_CHECK):
             row = self._doubtful(log, oldest, now_ms)
             if row is None:
                 return
-            if await self._look(log, row, row.highest, _age) is not None:
+            if await self._search_row(log, row, row.highest, _age) is not None:
                 log.state.index.confirm(row)
 
-    def _settled(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
+    def _end_check(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
         del self._settling[log]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, LogError):
@@ -122,16 +122,15 @@ class TimeSearch:
 
     # --- one row ------------------------------------------------------------------------------------------------
 
-    async def _look(
-        self, log: PartitionLog, row: Row, timestamp: int, told: Callable[[StoredBatch], int] | None = None
+    async def _search_row(
+        self, log: PartitionLog, row: Row, timestamp: int, time_of: Callable[[StoredBatch], int]
     ) -> Found | None:
-        """Return the first record of ``row`` not older than ``timestamp``. Only batches with a sufficient ``told``
-        (default: their claim) are read. Without a match the row is corrected."""
+        """Return the first record of ``row`` not older than ``timestamp``. Only batches with a sufficient ``time_of``
+        are read. Without a match the row is corrected."""
         index = log.state.index
-        tells = told or _claim
         async with aclosing(self._batches(log, row)) as batches:
             async for batch in batches:
-                if tells(batch) >= timestamp:
+                if time_of(batch) >= timestamp:
                     found, _ = await self._walk(log, batch, timestamp)
                     if found is not None:
                         return found

@@ -36,7 +36,7 @@ class LogStarts(RaisedRows[int]):
     def _with_row(self, stream_id: int, row: Sequence[int]) -> int:
         return row[0]
 
-    def of(self, stream_id: int) -> int:
+    def start_of(self, stream_id: int) -> int:
         """Return the lowest readable offset of a stream; 0 if its backend decides."""
         return self._known.get(stream_id, 0)
 

@@ -52,7 +52,7 @@ class Snapshots(StreamRows):
         wanted, self._wanted = self._wanted, []
         stream_ids = [stream_id for stream_id, _ in wanted]
 
-        def told(reading: asyncio.Future[dict[int, _Snapshot]]) -> None:
+        def answer(reading: asyncio.Future[dict[int, _Snapshot]]) -> None:
             error = reading.exception()
             for stream_id, found in wanted:
                 if found.done():
@@ -63,7 +63,7 @@ class Snapshots(StreamRows):
                     found.set_exception(error)
 
         try:
-            self._db.submit(partial(_select, stream_ids)).add_done_callback(told)
+            self._db.submit(partial(_select, stream_ids)).add_done_callback(answer)
         except LogError as error:
             for _, found in wanted:
                 if not found.done():
@@ -74,7 +74,7 @@ class Snapshots(StreamRows):
 
         def replace(connection: Connection) -> None:
             state = b"".join(pieces)
-            self.put(connection, stream_id, (offset, state + _crc(offset, state)))
+            self.store_row(connection, stream_id, (offset, state + _crc(offset, state)))
 
         await self._db.run(replace)
 

@@ -50,10 +50,10 @@ class Snapshotter:
 
     async def take_fresh(self, log: PartitionLog) -> LogError | None:
         """Take a snapshot that begins now, not an earlier one in progress; return its error, or None."""
-        await self.settled(log)
+        await self.wait(log)
         return await self.take(log)
 
-    async def settled(self, log: PartitionLog) -> None:
+    async def wait(self, log: PartitionLog) -> None:
         """Return once no snapshot of ``log`` is being taken: it is in the store, or never will be."""
         await self._taking.settled(log)
 
@@ -65,10 +65,10 @@ class Snapshotter:
         try:
             async with self._gate:
                 if len(log.state.ledger) < _LARGE_PRODUCERS:
-                    await log.save_snapshot(self.save)
+                    await log.upkeep.save_snapshot(self.save)
                 else:
                     async with self._large:
-                        await log.save_snapshot(self.save)
+                        await log.upkeep.save_snapshot(self.save)
         except LogError as error:
             _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
             return error

@@ -17,7 +17,7 @@ class StreamRows:
 
     table: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
-    """The columns to read, after ``stream_id``; :meth:`put` needs all, in the table's order."""
+    """The columns to read, after ``stream_id``; :meth:`store_row` needs all, in the table's order."""
 
     @classmethod
     def erase(cls, connection: Connection, topic: str) -> None:
@@ -28,7 +28,7 @@ class StreamRows:
         )
 
     @classmethod
-    def put(cls, connection: Connection, stream_id: int, row: Sequence[object], unless: str = "") -> None:
+    def store_row(cls, connection: Connection, stream_id: int, row: Sequence[object], unless: str = "") -> None:
         """Store ``row`` for a stream, unless the condition ``unless`` (SQL) holds for its present row. Does nothing for
         a deleted partition."""
         columns = ", ".join(f"{name} = excluded.{name}" for name in cls.columns)
@@ -38,6 +38,13 @@ class StreamRows:
             f"{unless and f'WHERE NOT ({unless})'}",
             (*row, stream_id),
         )
+
+    @classmethod
+    def store_existing(cls, connection: Connection, stream_id: int, row: Sequence[object], unless: str = "") -> bool:
+        """Store like :meth:`store_row`; return whether there is such a partition."""
+        cls.store_row(connection, stream_id, row, unless)
+        query = f"SELECT 1 FROM {cls.table} WHERE stream_id = ?"
+        return connection.execute(query, (stream_id,)).fetchone() is not None
 
 
 class KnownRows(StreamRows, Generic[V]):
@@ -84,7 +91,11 @@ class KnownRows(StreamRows, Generic[V]):
         """Return a stream's value with one more of its rows."""
         raise NotImplementedError
 
-    def deleted(self, stream_id: int) -> None:
+    def find(self, stream_id: int) -> V | None:
+        """Return a stream's value; None without a row."""
+        return self._known.get(stream_id)
+
+    def drop(self, stream_id: int) -> None:
         """Forget a stream whose rows were deleted with its topic."""
         self._known.pop(stream_id, None)
 
@@ -105,12 +116,10 @@ class RaisedRows(KnownRows[V]):
         returns. Raises an error of the database."""
         row = self._row(value)
 
-        def write(connection: Connection) -> bool:
-            self.put(connection, stream_id, row, unless=f"{self.table}.{self.columns[0]} >= excluded.{self.columns[0]}")
-            query = f"SELECT 1 FROM {self.table} WHERE stream_id = ?"
-            return connection.execute(query, (stream_id,)).fetchone() is not None
-
-        kept = self._db is None or await self._db.run(write, frees=self.frees)
+        lower = f"{self.table}.{self.columns[0]} >= excluded.{self.columns[0]}"
+        kept = self._db is None or await self._db.run(
+            lambda connection: self.store_existing(connection, stream_id, row, lower), frees=self.frees
+        )
         known = self._known.get(stream_id)
         if kept and (known is None or self._row(known)[0] < row[0]):
             self._known[stream_id] = value

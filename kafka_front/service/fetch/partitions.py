@@ -189,7 +189,7 @@ class Partitions:
                 if batch.flags & FORMAT_MASK == KAFKA:
                     parts.append(self.checked(batch))
                     continue
-                log.locatable = False
+                log.reading.locatable = False
                 if parts and self._translator.spent >= enough:
                     break
                 told = self._translator.payload(log.stream_id, batch, FormatId.KAFKA)

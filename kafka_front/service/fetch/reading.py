@@ -280,7 +280,7 @@ class Reading(ABC):
             else:
                 batches, error = answer
                 if batches and batches[0].flags & FORMAT_MASK != KAFKA:
-                    log.locatable = False
+                    log.reading.locatable = False
                     if self._owner.translates(log.stream_id, batches, self._translated):
                         self._ctx.connection.on_close(self.cancel)
                         return

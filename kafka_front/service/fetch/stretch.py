@@ -64,7 +64,7 @@ class Stretch:
             if error is None:
                 pieces, error = self._take(batches)
             elif offset >= self._log.log_start_offset:
-                self._log.distrust(offset)
+                self._log.reading.distrust(offset)
             done(pieces, error)
 
         self._log.read(offset, most, answered)
@@ -91,7 +91,7 @@ class Stretch:
             except BatchInvalid as wrong:
                 if pieces:
                     break
-                self._log.locatable = False
+                self._log.reading.locatable = False
                 return [], wrong
             pieces.append(memoryview(piece)[self._skip :] if self._skip else piece)
             self._read.append((batch.base_offset, size))

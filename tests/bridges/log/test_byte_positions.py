@@ -310,9 +310,9 @@ async def test_starts_inside_records_survive_the_node_and_go_with_the_topic(tmp_
     log = await world.boot()
     assert (await log.byte_start(), await log.byte_end()) == (60, BytePlace(6, 108)), "without any snapshot"
     await world.byte_starts.save(2, ByteStart(7, BytePlace(1, 0)))
-    assert world.byte_starts.of(2) is None, "of a partition that was deleted nothing is kept"
+    assert world.byte_starts.find(2) is None, "of a partition that was deleted nothing is kept"
     world.logs.topic_deleted("t", [0])
-    assert world.byte_starts.of(1) is None
+    assert world.byte_starts.find(1) is None
     await database.run(lambda db: ByteStarts.erase(db, "t"))
     assert await database.run(lambda db: db.execute("SELECT * FROM byte_starts").fetchall()) == []
     await database.close()

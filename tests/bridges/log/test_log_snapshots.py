@@ -163,7 +163,7 @@ async def test_a_node_that_dies_young_again_and_again_does_not_read_more_each_ti
 async def test_a_long_rebuild_keeps_what_it_has_read() -> None:
     world = World(snapshot_bytes=1_000)
     log = await world.boot()
-    log._upkeep.snapshot_at = 1 << 62
+    log.upkeep.snapshot_at = 1 << 62
     await write(world, log, *range(10))
     assert not world.snapshots.saved
     world.backend.broken_at = 8
@@ -410,7 +410,7 @@ async def test_who_needs_a_newer_snapshot_in_the_turn_in_which_one_ends_does_not
         if not asking:  # the snapshot ends in this step: its callbacks come after who asks now
             log.append(batch(sequence=1), world.done)
             world.writer.acknowledge(1)
-            asking.append(asyncio.create_task(log.saved_behind(2)))
+            asking.append(asyncio.create_task(log.upkeep.saved_behind(2)))
 
     world.snapshots.save = saved  # type: ignore[method-assign]
     assert await world.logs.snapshotter.take(log) is None

@@ -276,12 +276,12 @@ async def test_retention_by_age_and_by_size() -> None:
     for index in range(6):
         log.append(batch(timestamp=index * 1000, size=size), world.done)
         world.writer.acknowledge(1)
-    assert log.retention_offset(-1, -1, 10_000) is None
-    assert log.retention_offset(10_000, -1, 10_000) is None
-    assert log.retention_offset(7_000, -1, 10_000) == 3
-    assert log.retention_offset(1_000, -1, 10_000) == 6
-    assert log.retention_offset(-1, 3 * size, 10_000) == 3
-    assert log.retention_offset(-1, 7 * size, 10_000) is None
+    assert log.upkeep.retention_offset(-1, -1, 10_000) is None
+    assert log.upkeep.retention_offset(10_000, -1, 10_000) is None
+    assert log.upkeep.retention_offset(7_000, -1, 10_000) == 3
+    assert log.upkeep.retention_offset(1_000, -1, 10_000) == 6
+    assert log.upkeep.retention_offset(-1, 3 * size, 10_000) == 3
+    assert log.upkeep.retention_offset(-1, 7 * size, 10_000) is None
     trimmed = await world.retain([("t", 0), ("gone", 0)], lambda _: (7_000, -1), 10_000)
     assert (trimmed, log.log_start_offset) == (1, 3)
 
@@ -374,7 +374,7 @@ async def test_what_another_writer_appends_moves_what_is_in_flight() -> None:
     # A later repetition is answered with the offset the batch really has.
     log.append(batch(1, sequence=5), world.done)
     assert world.answers[-1] == 9
-    assert log.retention_offset(-1, 0, 0) is None
+    assert log.upkeep.retention_offset(-1, 0, 0) is None
 
 
 async def test_an_overtaken_log_knows_what_its_producers_had_stored_after_all() -> None:

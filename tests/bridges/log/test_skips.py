@@ -134,7 +134,7 @@ async def test_a_batch_is_not_skipped_while_what_it_said_cannot_be_saved() -> No
     world.backend.damaged = {1}
     with pytest.raises(LogUnavailable, match="no room"):
         await skip(world.logs, log, 1, force=False)
-    assert world.skips.of(1) == ()
+    assert world.skips.spans_of(1) == ()
 
 
 async def test_what_can_be_read_is_skipped_only_by_force() -> None:
@@ -186,7 +186,7 @@ async def test_a_stretch_of_damage_is_skipped_and_nothing_that_follows(
     bases = [entry.base_offset for entry in world.backend.entries]
     world.backend.damaged = {base for base, (_, bad) in zip(bases, batches, strict=True) if bad}
     for base in sorted(world.backend.damaged):
-        if past(world.skips.of(1), base) == base:
+        if past(world.skips.spans_of(1), base) == base:
             (first, end), _ = await skip(world.logs, log, base, force=False)
             assert first == base
             assert end == log.high_watermark or end in bases
@@ -252,8 +252,8 @@ async def test_skips_are_durable_and_go_with_their_topic(tmp_path: Path) -> None
     async def stored() -> tuple[tuple[int, int], ...]:
         again = Skips(db)
         await again.load()
-        assert again.of(1) == skips.of(1)
-        return again.of(1)
+        assert again.spans_of(1) == skips.spans_of(1)
+        return again.spans_of(1)
 
     assert await stored() == ((5, 9), (20, 30))
     assert await skips.within(1, 0, 30) == ((5, 9), (20, 30))

@@ -395,7 +395,7 @@ class _Reading:
             return []
         first = batches[0]
         if first.flags & FORMAT_MASK != KAFKA:
-            log.locatable = False
+            log.reading.locatable = False
             payload = await self._owner._translator.translate(log.stream_id, first, FormatId.KAFKA)
             batches = [first._replace(flags=KAFKA, payload=payload), *batches[1:]]
         parts, invalid = self._owner._partitions.payloads(log, batches)
