@@ -83,7 +83,7 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("anabranch_kit.net", "connection server"),
     (
         "bridges.log",
-        "byte_positions.search byte_positions.tail damage.missing interfaces ledger.expiry logs opener "
+        "byte_positions.search byte_positions.tail damage.missing interfaces logs opener "
         "partition.admission partition.append_path partition.partition_log partition.reading partition.time_search "
         "partition.upkeep partition.waiters rebuilding remote.readable state.snapshotter stores "
         "transactions.aborted_blocks",

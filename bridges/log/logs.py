@@ -22,7 +22,6 @@ from bridges.formats.producer import LedgerKind
 from bridges.log.byte_positions.search import ByteSearch
 from bridges.log.damage.missing import MissingData
 from bridges.log.interfaces import Phase
-from bridges.log.ledger.expiry import expire_producers
 from bridges.log.ledger.ledger import KindLimits, LedgerOptions
 from bridges.log.ledger.rules import RULES, Rule
 from bridges.log.opener import Opener
@@ -32,7 +31,6 @@ from bridges.log.partition.refusals import Refusals
 from bridges.log.partition.tail_cache import TailCache
 from bridges.log.partition.time_search import TimeSearch
 from bridges.log.partition.waiters import once
-from bridges.log.rebuilding import Rebuilder
 from bridges.log.state.log_starts import Trims
 from bridges.log.state.snapshotter import Snapshotter
 
@@ -129,21 +127,8 @@ class Logs:
             options.inflated_bytes,
             options.positions_idle_ms / 1000,
         )
-        self.missing = MissingData(
-            client, stores.starts, stores.skips, self.positions, self.snapshotter, self.finishing, barrier
-        )
-        rebuilder = Rebuilder(
-            client,
-            stores,
-            self.snapshotter,
-            self.missing,
-            options.ledger(),
-            options.transactions_per_partition,
-            options.snapshot_bytes,
-        )
-        self.opener = Opener(
-            client, owners, stores, rebuilder, options.open_concurrency, self.finishing, barrier, before_opening
-        )
+        self.missing = MissingData(self)
+        self.opener = Opener(self, owners, before_opening)
         self._catalog = catalog
         self._owners = owners
         self._logs: dict[tuple[str, int], PartitionLog] = {}
@@ -316,10 +301,6 @@ class Logs:
             offset=entries[0].base_offset,
         )
         log.overtaken(entries)
-
-    async def expire_producers(self, now_ms: int) -> int:
-        """Forget producers that were idle for too long, or are too many; return how many."""
-        return await expire_producers(list(self), self.options.max_producers, self.barrier, now_ms)
 
     async def close(self) -> None:
         """Save snapshots of all logs that moved, and close the writers. Fronts must have stopped before."""

@@ -17,16 +17,14 @@ from weakref import WeakValueDictionary
 import structlog
 
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
+from bridges.log.rebuilding import Rebuilder
 from sbp_back.errors import ErrorCode, FencedError, SbpError
 
 if TYPE_CHECKING:
-    from anabranch_kit.run.barrier import Barrier
-    from anabranch_kit.run.task_set import TaskSet
     from bridges.cluster.ownership import Ownership
+    from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
-    from bridges.log.rebuilding import Rebuilder
-    from bridges.log.stores import Stores
-    from bridges.log.streams import Streams, Writer
+    from bridges.log.streams import Writer
 
 _log = structlog.get_logger("anabranch.logs")
 
@@ -53,24 +51,14 @@ _GIVEN_UP_S = 5.0
 class Opener:
     """Opens one node's logs, and gives them up when their slots are lost."""
 
-    def __init__(
-        self,
-        client: Streams,
-        owners: Ownership,
-        stores: Stores,
-        rebuilder: Rebuilder,
-        concurrency: int,
-        tasks: TaskSet,
-        barrier: Barrier,
-        before_opening: BeforeOpening | None,
-    ) -> None:
-        self._client = client
+    def __init__(self, logs: Logs, owners: Ownership, before_opening: BeforeOpening | None) -> None:
+        self._client = logs.client
         self._owners = owners
-        self._stores = stores
-        self._rebuilder = rebuilder
-        self._concurrency = concurrency
-        self._tasks = tasks
-        self._barrier = barrier
+        self._stores = logs.stores
+        self._rebuilder = Rebuilder(logs)
+        self._concurrency = logs.options.open_concurrency
+        self._tasks = logs.finishing
+        self._barrier = logs.barrier
         self._before_opening = before_opening
         self._loop = asyncio.get_running_loop()
         self._wanted: deque[PartitionLog] = deque()

@@ -20,12 +20,9 @@ from bridges.log.transactions.partition_transactions import Transactions
 from sbp_back.errors import DecodeError, ErrorCode, Lost, Reclaimed, SbpError
 
 if TYPE_CHECKING:
-    from bridges.log.damage.missing import MissingData
-    from bridges.log.ledger.ledger import LedgerOptions
+    from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
-    from bridges.log.state.snapshotter import Snapshotter
-    from bridges.log.stores import Stores
-    from bridges.log.streams import Streams, Writer
+    from bridges.log.streams import Writer
     from sbp_back.wire.model import Entry
 
 _log = structlog.get_logger("anabranch.logs")
@@ -40,23 +37,11 @@ _SNAPSHOTS = 4
 class Rebuilder:
     """Rebuilds the state of one node's partitions."""
 
-    def __init__(
-        self,
-        client: Streams,
-        stores: Stores,
-        snapshotter: Snapshotter,
-        missing: MissingData,
-        ledger: LedgerOptions,
-        most_transactions: int,
-        snapshot_bytes: int,
-    ) -> None:
-        self._client = client
-        self._stores = stores
-        self._snapshotter = snapshotter
-        self._missing = missing
-        self._ledger = ledger
-        self._most_transactions = most_transactions
-        self._snapshot_bytes = snapshot_bytes
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._client = logs.client
+        self._stores = logs.stores
+        self._ledger = logs.options.ledger()
 
     async def rebuild(self, log: PartitionLog, writer: Writer) -> Rebuilt:
         """Return the state of the log that ``writer`` has opened, from the first offset on that the backend still has:
@@ -75,24 +60,24 @@ class Rebuilder:
                 first = await first_readable(self._client, log.stream_id, start, writer.next_offset)
                 if first == start:
                     raise  # it is readable after all: the next opening finds out
-                await self._missing.give_up_below(log, writer.start_offset, first)
+                await self._logs.missing.give_up_below(log, writer.start_offset, first)
                 writer.start_offset = first
 
     async def _rebuild(self, log: PartitionLog, writer: Writer) -> Rebuilt:
-        await self._snapshotter.wait(log)
+        await self._logs.snapshotter.wait(log)
         state, snapshot_offset = await self._restore(log, writer)
         start, end, skips = writer.start_offset, writer.next_offset, self._stores.skips
         skipped = await skips.within(log.stream_id, start, end)
         position = past(skipped, max(start, snapshot_offset))
         cost = taken_in = 0
-        save_at = step = self._snapshot_bytes * _SNAPSHOTS
+        save_at = step = self._logs.options.snapshot_bytes * _SNAPSHOTS
         while position < end:
             try:
                 entries: list[Entry] = await self._client.fetch_entries(
                     log.stream_id, position, _READ_BYTES, limit=next_after(skipped, position, end)
                 )
             except Lost as error:
-                await self._missing.pass_over(log, (max(error.offset, start), min(error.end, end)))
+                await self._logs.missing.pass_over(log, (max(error.offset, start), min(error.end, end)))
                 skipped = await skips.within(log.stream_id, start, end)
                 position = past(skipped, position)
                 continue
@@ -113,7 +98,7 @@ class Rebuilder:
             await self._keep_aborted(log, writer, state)
             if cost >= save_at and position < end and state.unread < 0:
                 try:
-                    await self._snapshotter.save(log.stream_id, state.capture(position))
+                    await self._logs.snapshotter.save(log.stream_id, state.capture(position))
                     snapshot_offset, cost = position, 0
                 except LogError as error:
                     _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
@@ -173,7 +158,7 @@ class Rebuilder:
         return state, offset
 
     def _new_state(self) -> PartitionState:
-        return PartitionState(self._ledger, Transactions(self._most_transactions))
+        return PartitionState(self._ledger, Transactions(self._logs.options.transactions_per_partition))
 
     async def _ends_at(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
         """Return whether the log has, just below ``offset``, the batch that ``state`` saw there."""

@@ -14,6 +14,7 @@ from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.turns import in_turns
 from anabranch_kit.run.watchdog import SlowThreads
 from bridges.console.history import FINE_S
+from bridges.log.ledger.expiry import expire_producers
 from bridges.node.floors import Floors
 from bridges.node.listening import CONSOLE
 from bridges.node.memory import FreeMemory
@@ -40,7 +41,7 @@ async def upkeep(below: Floors) -> AsyncIterator[None]:
     every(settings.log.cleaner_interval_ms, partial(compact, below), "compaction")
     spent = SpentPartitions(catalog, log.logs, plan.chores.rounds("sealed partitions that are given back"))
     every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
-    every(settings.node.check_interval_ms, log.logs.expire_producers, "producer expiry")
+    every(settings.node.check_interval_ms, partial(expire_producers, log.logs), "producer expiry")
     every(_USERS_CHECK_MS, partial(_refresh_users, below), "users")
     if settings.node.stall_ms:
         waits = {"the node's database": lambda: below.ground.db.busy_seconds}

@@ -13,14 +13,9 @@ from bridges.log.state.log_starts import first_readable
 from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:
-    from anabranch_kit.run.barrier import Barrier
-    from anabranch_kit.run.task_set import TaskSet
-    from bridges.log.byte_positions.search import ByteSearch
-    from bridges.log.damage.skips import Skips, Span
+    from bridges.log.damage.skips import Span
+    from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
-    from bridges.log.state.log_starts import LogStarts
-    from bridges.log.state.snapshotter import Snapshotter
-    from bridges.log.streams import Streams
 
 _log = structlog.get_logger("anabranch.logs")
 
@@ -28,23 +23,8 @@ _log = structlog.get_logger("anabranch.logs")
 class MissingData:
     """Has readers of one node's logs pass over such places, durably."""
 
-    def __init__(
-        self,
-        client: Streams,
-        starts: LogStarts,
-        skips: Skips,
-        positions: ByteSearch,
-        snapshotter: Snapshotter,
-        tasks: TaskSet,
-        barrier: Barrier,
-    ) -> None:
-        self._client = client
-        self._starts = starts
-        self._skips = skips
-        self._positions = positions
-        self._snapshotter = snapshotter
-        self._tasks = tasks
-        self._barrier = barrier
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
         self._searches: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
 
     def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
@@ -62,7 +42,7 @@ class MissingData:
         place meanwhile."""
         task = self._searches.get(log)
         if task is None:
-            task = self._searches[log] = self._tasks.spawn(self._run(log, handle))
+            task = self._searches[log] = self._logs.finishing.spawn(self._run(log, handle))
             task.add_done_callback(lambda _: self._searches.pop(log, None))
         return task
 
@@ -74,7 +54,7 @@ class MissingData:
         except LogError as error:
             return error
         except Exception as error:  # noqa: BLE001 - logged, counted and answered
-            self._barrier.caught("look at a place without data", error, topic=log.topic, partition=log.partition)
+            self._logs.barrier.caught("look at a place without data", error, topic=log.topic, partition=log.partition)
             return LogUnavailable(f"{log.topic}-{log.partition}: unexpectedly, {type(error).__name__}")
         return None
 
@@ -84,15 +64,15 @@ class MissingData:
         if log.log_start_offset > offset:
             return
         start, end = log.log_start_offset, log.high_watermark
-        first = await first_readable(self._client, log.stream_id, max(offset, start), end)
+        first = await first_readable(self._logs.client, log.stream_id, max(offset, start), end)
         if first > start and log.is_open:
             await self.give_up_below(log, start, first)
             log.upkeep.start_raised(first)
-            self._snapshotter.want(log)  # the log no longer has the producers of the lost data
+            self._logs.snapshotter.want(log)  # the log no longer has the producers of the lost data
 
     async def give_up_below(self, log: PartitionLog, start: int, first: int) -> None:
         """Make ``first`` the durable start of a log that began at ``start``. Raises an error of the database."""
-        await self._starts.save(log.stream_id, first)
+        await self._logs.stores.starts.save(log.stream_id, first)
         _log.warning(
             "the beginning of a partition is gone from the backend: its log starts later now",
             topic=log.topic,
@@ -104,8 +84,8 @@ class MissingData:
     async def pass_over(self, log: PartitionLog, span: Span) -> None:
         """Declare ``span`` lost, because no server has it any more: readers find a gap there from now on, and an error
         is logged."""
-        await self._positions.keep_around(log, span)
-        await self._skips.add(log.stream_id, span, "its range server has lost it")
+        await self._logs.positions.keep_around(log, span)
+        await self._logs.stores.skips.add(log.stream_id, span, "its range server has lost it")
         if log.is_open:
             log.skip(span)
         _log.error(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import structlog
 
 if TYPE_CHECKING:
-    from anabranch_kit.run.barrier import Barrier
-    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.logs import Logs
 
 _log = structlog.get_logger("anabranch.logs")
 
@@ -18,8 +16,9 @@ _LOGS_AT_ONCE = 200
 """Logs looked at in one turn of the event loop."""
 
 
-async def expire_producers(logs: Collection[PartitionLog], most: int, barrier: Barrier, now_ms: int) -> int:
-    """Forget producers that were idle for too long, and the longest idle of more than ``most``; return how many.
+async def expire_producers(logs: Logs, now_ms: int) -> int:
+    """Forget producers that were idle for too long, and the longest idle of more than ``max_producers``; return how
+    many.
 
     Reads only those that go, a bounded number in one turn.
     """
@@ -33,14 +32,15 @@ async def expire_producers(logs: Collection[PartitionLog], most: int, barrier: B
                 await asyncio.sleep(0)
             known += len(log.state.ledger)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
-            barrier.caught("producer expiry", error, topic=log.topic, partition=log.partition)
-    if known > most:
-        expired += await _make_room(logs, known, most, barrier)
+            logs.barrier.caught("producer expiry", error, topic=log.topic, partition=log.partition)
+    if known > logs.options.max_producers:
+        expired += await _make_room(logs, known)
     return expired
 
 
-async def _make_room(logs: Collection[PartitionLog], known: int, most: int, barrier: Barrier) -> int:
-    """Forget the longest idle producers of the partitions with most, until a sixteenth of ``most`` is free."""
+async def _make_room(logs: Logs, known: int) -> int:
+    """Forget the longest idle producers of the partitions with most, until a sixteenth of the limit is free."""
+    most = logs.options.max_producers
     ledgers = sorted((table for log in logs for table in log.state.ledger.tables.values()), key=len)
     room = most * 15 // 16
     level = 0
@@ -62,5 +62,5 @@ async def _make_room(logs: Collection[PartitionLog], known: int, most: int, barr
                 forgotten += ledger.shrink(level)
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next one is another matter
-            barrier.caught("forgetting of producers", error)
+            logs.barrier.caught("forgetting of producers", error)
     return forgotten

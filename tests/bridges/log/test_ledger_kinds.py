@@ -19,6 +19,7 @@ from bridges.formats.producer import EventStamp, InTransaction, LedgerKind, Prod
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer
 from bridges.log.interfaces import Appended, Batch, Guard, note
+from bridges.log.ledger.expiry import expire_producers
 from bridges.log.ledger.ledger import Ledger
 from bridges.log.ledger.rules import RULES, Last, Repeated, SeqNoRule, Skip
 from bridges.log.partition.partition_log import PartitionLog
@@ -365,7 +366,7 @@ async def test_writers_of_a_kind_whose_front_is_away_are_not_forgotten(
     await node.world.logs.snapshotter.take(log)
     for _ in range(2):
         log = await node.boot(front=False)
-        assert await node.world.logs.expire_producers(1 << 60) == 0
+        assert await expire_producers(node.world.logs, 1 << 60) == 0
         node.append(log, kafka_batch(1))
         if snapshot:
             await node.world.logs.snapshotter.take(log)

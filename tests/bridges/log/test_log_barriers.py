@@ -14,6 +14,7 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record, StoredBatch
+from bridges.log.ledger.expiry import expire_producers
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import Entry
@@ -485,12 +486,12 @@ async def test_a_log_whose_producers_cannot_be_expired_keeps_no_other_from_it(mo
     table = first.state.ledger.table(LedgerKind.KAFKA)
     with monkeypatch.context() as patch:
         patch.setattr(type(table), "shrink", only_of_others(table, type(table).shrink))
-        assert await world.logs.expire_producers(1_000_000) > 0
+        assert await expire_producers(world.logs, 1_000_000) > 0
         assert [len(log.state.ledger) <= 15 for log in logs if log is not None] == [False, True, True]
         assert failures(world) == {"forgetting of producers": 1}
     with monkeypatch.context() as patch:
         patch.setattr(type(table), "expire", only_of_others(table, type(table).expire))
-        assert await world.logs.expire_producers(1 << 60) > 0
+        assert await expire_producers(world.logs, 1 << 60) > 0
         assert [len(log.state.ledger) for log in logs if log is not None] == [20, 0, 0]
         assert failures(world)["producer expiry"] == 1
 

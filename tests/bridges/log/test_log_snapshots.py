@@ -12,6 +12,7 @@ from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database, DatabaseError
 from bridges.errors import LogUnavailable, OutOfOrderSequence, StorageFull
 from bridges.formats.producer import ProducerStamp
+from bridges.log.ledger.expiry import expire_producers
 from bridges.log.ledger.ledger import SLICE, LedgerCapture
 from bridges.log.partition.partition_log import PartitionLog
 from bridges.log.state.snapshots import Snapshots
@@ -297,7 +298,7 @@ async def test_expiry_and_retention_look_at_few_partitions_in_a_turn() -> None:
     for number in range(1000):
         world.logs.get("t", number)
     first = turn
-    await world.logs.expire_producers(1)
+    await expire_producers(world.logs, 1)
     assert turn - first >= 5
     counting.cancel()
 
@@ -311,7 +312,7 @@ async def test_the_partitions_with_most_producers_give_room_for_those_with_few()
         await log.ready()
         for pid in range(producers):
             log.state.ledger.record(ProducerStamp(pid, 0, 0, 1), pid, 1_000_000)
-    assert await world.logs.expire_producers(1_000_000) > 0
+    assert await expire_producers(world.logs, 1_000_000) > 0
     left = [kafka_ids(log.state.ledger) for log in logs if log is not None]
     assert len(left[0]) == 10
     assert 1400 <= sum(map(len, left)) <= 1500
