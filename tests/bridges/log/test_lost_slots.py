@@ -10,7 +10,7 @@ import structlog.testing
 
 from bridges.cluster.members import Member, State
 from bridges.cluster.ownership import Gained, Gone, Lost
-from bridges.errors import LogError, LogUnavailable, NotOwner
+from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
 from bridges.log.compaction.cleaned_logs import CleanedLogs
 from bridges.log.compaction.cleaner import Cleaner, CompactionPolicy
 from bridges.log.damage.skips import Skips
@@ -179,6 +179,24 @@ async def test_a_log_that_is_being_opened_is_sealed_before_its_slot_goes() -> No
     await losing
     assert backend.seals == [5]
     assert isinstance((await asyncio.gather(opening, return_exceptions=True))[0], NotOwner)
+    await world.logs.close()
+
+
+async def test_a_log_that_is_deleted_while_it_is_opened_is_not_given_up_with_its_slot() -> None:
+    backend = SlowBackend()
+    world, owners = await world_of(backend)
+    log = world.logs.get("t", 0)
+    assert log is not None
+    opening = asyncio.ensure_future(log.ready())
+    await settle()
+    world.logs.topic_deleted("t", [0])
+    backend.let.set()
+    assert isinstance((await asyncio.gather(opening, return_exceptions=True))[0], LogDeleted)
+    await settle()
+    assert backend.writers[0].closed
+    assert world.logs.opener.count_taken(0) == 0
+    await owners.lose(0)
+    assert not backend.seals, "its stream is deleted with its topic"
     await world.logs.close()
 
 
