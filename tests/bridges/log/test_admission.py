@@ -441,7 +441,7 @@ class Looks(Admission):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.works, self.barrier = SlicedWorks(), Barrier()
         self.outcome: dict[bytes, Exception] = {}
-        super().__init__(None, self.works, self.barrier)
+        super().__init__(rules_of(UNBOUNDED), self.works, self.barrier)
         monkeypatch.setattr(admission, "look", self._look)
 
     def _look(self, batch: Batch, *_: Any) -> Sliced[None] | None:

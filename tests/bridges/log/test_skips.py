@@ -243,10 +243,10 @@ async def test_skips_are_durable_and_go_with_their_topic(tmp_path: Path) -> None
 
     elsewhere = Skips(db)
     await elsewhere.reload([1, 2])
-    assert elsewhere.of(1) == ((5, 9), (20, 30))
+    assert elsewhere.spans_of(1) == ((5, 9), (20, 30))
     await db.run(lambda c: c.execute("UPDATE skipped_offsets SET end_offset = 8 WHERE first_offset = 5"))
     await elsewhere.reload([1])
-    assert elsewhere.of(1) == ((5, 8), (20, 30))
+    assert elsewhere.spans_of(1) == ((5, 8), (20, 30))
     await db.run(lambda c: c.execute("UPDATE skipped_offsets SET end_offset = 9 WHERE first_offset = 5"))
 
     async def stored() -> tuple[tuple[int, int], ...]:
