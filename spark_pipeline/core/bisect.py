@@ -30,9 +30,7 @@ RecordsOf = Callable[[int, int], list[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class BadOffset:
-    """The first offset at which two copies differ, and the reason; ``left`` and ``right`` show the record on either
-    side.
-    """
+    """The first offset at which two copies differ, the reason, and the record on either side."""
 
     offset: int
     reason: str

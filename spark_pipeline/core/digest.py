@@ -61,9 +61,7 @@ class BlockDigest:
     places: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the digest for reports: hashes in hexadecimal, since many readers lose precision of numbers above
-        2^53.
-        """
+        """Return the digest for reports: hashes in hexadecimal, since many readers of JSON round above 2^53."""
         return {
             "count": self.count,
             "first": self.first,

@@ -81,9 +81,7 @@ def is_whole(records: memoryview, head: BatchHead) -> bool:
 
 
 def digest(records: memoryview, head: BatchHead, before: int = 0) -> int:
-    """Return the CRC-32C of ``before`` and all bytes of a batch except its leader epoch, which differs between
-    clusters.
-    """
+    """Return the CRC-32C of ``before`` and a batch without its leader epoch, which differs between clusters."""
     value: int = crc32c.crc32c(records[head.at : head.at + _EPOCH_FROM], before)
     return int(crc32c.crc32c(records[head.at + _EPOCH_TO : head.until], value))
 

@@ -148,9 +148,7 @@ def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
 
 
 def checked_module(url: str, options: Collection[str], others: Collection[str] = ()) -> ModuleType:
-    """Return the module of the endpoint at ``url``, which has all of ``options``; ``others`` are the caller's own
-    options.
-    """
+    """Return the module of the endpoint at ``url``, once it has all of ``options`` but the caller's own, ``others``."""
     scheme = urlsplit(url).scheme
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in _SCHEMES)

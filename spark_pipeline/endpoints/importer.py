@@ -29,9 +29,7 @@ class ImportState:
     origin: str = ""
 
     def lag(self, source: Mapping[TopicPartition, Positions]) -> int:
-        """Return the number of offsets that the source has by now and the target lacks, in partitions that the target
-        has.
-        """
+        """Return the number of offsets that the target's partitions lack of the source's."""
         return sum(
             max(0, source[TopicPartition(self.topic, number)].high_watermark - at.high_watermark)
             for number, at in enumerate(self.partitions)

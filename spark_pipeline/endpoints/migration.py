@@ -78,9 +78,7 @@ class FramedRecords(MigrationSource):
 
     @abstractmethod
     def batches(self, wanted: OffsetRange, read_bytes: int) -> Iterator[StoredBatch]:
-        """Yield a range as batches of this form, without offsets outside; ``read_bytes`` is the size of a read, where
-        it applies.
-        """
+        """Yield a range, and no offsets outside, as batches of this form; ``read_bytes`` is the size of a read."""
 
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """Yield records with decoded values, and with keys and headers as readers of other protocols see them.

@@ -172,9 +172,7 @@ def tell(report: Mapping[str, Any], path: Path | None = None) -> None:
 
 @contextmanager
 def interruptible(over: Event | None = None) -> Iterator[Callable[[], bool]]:
-    """Let the first interruption set ``over``, so that running work ends in order; the second one has Python's own
-    effect.
-    """
+    """Let the first interruption set ``over``, for an end in order; the second has Python's own effect."""
     over = over or Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -97,9 +97,7 @@ class Meter:
 
 @contextmanager
 def show_progress(tell: Callable[[], str], seconds: float = EVERY_S, *, quiet: bool = False) -> Iterator[None]:
-    """Print the text of ``tell`` every ``seconds`` if it has changed, and at the end; on a terminal, one line changes
-    in place.
-    """
+    """Print a changed text of ``tell`` every ``seconds``, and at the end; in place on a terminal."""
     if quiet:
         yield
         return

@@ -30,9 +30,7 @@ def matching(source: Endpoint, topics: Sequence[str], *, absent: set[str] | None
 
 
 def match_names(wanted: str, names: Container[str], listed: Iterable[str]) -> list[str]:
-    """Return ``wanted`` if it is in ``names``, else those of ``listed`` that match it. Raises OptionError for an
-    invalid pattern.
-    """
+    """Return ``wanted`` if it is in ``names``, else those of ``listed`` that match it. Raises OptionError."""
     if wanted in names:
         return [wanted]
     try:

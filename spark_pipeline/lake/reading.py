@@ -123,9 +123,7 @@ def _groups(file: pq.ParquetFile, start: int, end: int) -> list[tuple[int, int |
 
 
 def _rows(one: DataFile, opened: _Opened, columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in a range of offsets. Raises UnreadableBatch for a missing or damaged rest of a file or row
-    group.
-    """
+    """Yield a file's rows in a range of offsets. Raises UnreadableBatch for what is missing or damaged."""
     names = list(dict.fromkeys([*columns, "offset"]))
     reached, last = max(start, one.first), one.last
     try:

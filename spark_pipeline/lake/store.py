@@ -41,9 +41,7 @@ class Store:
 
     @classmethod
     def at(cls, place: str) -> Store:
-        """Return the store at a path or URL. Raises OptionError for an unknown scheme, or for a path that would need
-        escapes in a URL.
-        """
+        """Return the store at a path or URL. Raises OptionError for another scheme, or a path that needs escapes."""
         parts = urlsplit(place)
         if parts.scheme in {"", "file"}:
             path = unquote(parts.path) if parts.scheme else place

@@ -52,9 +52,7 @@ class Table(Protocol):
         """Return the table's current files, with their statistics."""
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
-        """Replace the files ``old`` by ``new`` in one commit. Raises Overtaken if one of ``old`` is no longer in the
-        table.
-        """
+        """Replace files in one commit. Raises Overtaken if one of ``old`` is no longer in the table."""
 
     def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:
         """Forget versions of the table from before a time, and delete files of that age that belong to no version."""

@@ -110,9 +110,7 @@ class PipelineCore:
     # --- out --------------------------------------------------------------------------------------------------------
 
     async def answer(self, request: web.Request, content: object, status: int = 200) -> web.StreamResponse:
-        """Send ``content``, which the caller has kept small, as JSON; its memory is counted until the client has taken
-        it.
-        """
+        """Send small ``content`` as JSON; its memory is counted until the client has taken it."""
         return await self.send(request, [json.dumps(content).encode()], "application/json", status)
 
     async def send(
@@ -171,9 +169,7 @@ class Pieces:
         return data
 
     async def fill(self, data: bytearray, at: int) -> None:
-        """Read the next bytes into ``data``, from ``at`` to its end. Raises ConnectionResetError if the body is
-        shorter.
-        """
+        """Fill ``data`` from ``at`` on. Raises ConnectionResetError if the body is shorter."""
         while at < len(data):
             if not self._rest:
                 self._rest = memoryview(await self._content.readany())

@@ -74,9 +74,7 @@ class Names:
 
 
 class DescribeHandlers:
-    """The routes ``/v1/node``, ``/v1/defaults``, ``/v1/topics``, ``/v1/describe``, ``/v1/positions``,
-    ``/v1/timestamps``, ``/v1/aborted``.
-    """
+    """The routes for facts about the node and its topics."""
 
     def __init__(self, core: PipelineCore) -> None:
         self._core = core
@@ -345,9 +343,7 @@ async def _refresh(log: ReadableLog) -> LogError | None:
 
 
 def _require_answers(found: Sequence[object]) -> None:
-    """Raise RequestError (503) if a partition's answer is missing that a retry may find; clients repeat the whole
-    request.
-    """
+    """Raise RequestError (503), for the whole request to be repeated, if a partition may answer later."""
     missing = [one for one in found if isinstance(one, LogError) and one.retriable]
     if missing:
         words = "; ".join(sorted({str(one) for one in missing})[:_SENTENCES])

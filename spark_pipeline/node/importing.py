@@ -54,9 +54,7 @@ class ImportHandlers:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
-        """Answer with the state of one topic of a migration: its run, the time of its hand-over, and its partitions'
-        offsets.
-        """
+        """Answer with a topic's run, the time of its hand-over, and its partitions' offsets."""
         _, topic = await self._own(request, Operation.DESCRIBE)
         bounds: list[list[int]] = []
         numbers = [one.index for one in topic.partitions]

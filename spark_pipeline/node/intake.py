@@ -188,9 +188,7 @@ class Intake:
         self.compared += 1
 
     async def _find(self, base: int, size: int) -> StoredBatch | None:
-        """Return the stored batch that contains ``base``, and keep the batches behind it, which are usually compared
-        next.
-        """
+        """Return the stored batch that contains ``base``; keep those behind it, which are usually compared next."""
         stored = self._stored
         while stored and stored[0].end_offset <= base:
             stored.popleft()

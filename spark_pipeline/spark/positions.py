@@ -51,9 +51,7 @@ class Finder:
         self.identities: Identities = {}
 
     def partitions(self, known: Collection[str] = ()) -> list[TopicPartition]:
-        """Return all partitions to be read, as of now. Raises UnknownTopic; missing topics of ``known`` are left out
-        instead.
-        """
+        """Return all present partitions to be read. Raises UnknownTopic for missing topics but those in ``known``."""
         topics = self._options.topics
         wanted = {part.topic for part in topics.parts} if topics.parts else _topics_wanted(topics)
         found = self._source.some_topics(wanted)

@@ -164,9 +164,7 @@ class _Writer:
         self._settings = settings
 
     def commit(self, messages: Sequence[Any], batchId: int = 0) -> None:
-        """Commit a batch; Spark calls this in the driver when all tasks have written, possibly again for the same
-        batch.
-        """
+        """Commit a batch; Spark calls this in the driver after all tasks, possibly again for the same batch."""
         batch, written = self._name_batch(messages)
         if batch is None:
             return  # a batch without tasks has nothing that could be seen twice
@@ -207,9 +205,7 @@ class AnabranchStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class AnabranchBatchWriter(_Writer, DataSourceArrowWriter):
-    """The writer of a non-streaming write: the only batch of a query of its own, unless the caller names query and
-    batch.
-    """
+    """The writer of a non-streaming write: the only batch of its query, unless the caller names query and batch."""
 
     _batch: SinkBatch
 

@@ -162,9 +162,7 @@ class BatchReader(_Reading, DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The last planned micro-batch: its end, the positions used, and the time ``at`` which they were read (monotonic,
-    s).
-    """
+    """The last planned micro-batch: its end, its positions, and when they were read (monotonic, s)."""
 
     end: Offsets
     told: dict[TopicPartition, Positions]

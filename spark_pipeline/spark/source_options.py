@@ -182,9 +182,7 @@ class _Given(Options):
         return Topics(parts=parts)
 
     def bound(self, which: str, default: str) -> Bound:
-        """Return a bound. Timestamps win over offsets, one for all over those of each partition, as in Spark's
-        connector.
-        """
+        """Return a bound. As in Spark's connector timestamps win over offsets, one for all over one for each."""
         timestamp, offsets = self.get(f"{which}Timestamp"), self.get(f"{which}Offsets")
         by_time = self.get(f"{which}OffsetsByTimestamp")
         if timestamp is not None:

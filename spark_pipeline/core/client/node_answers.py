@@ -179,9 +179,7 @@ class NodeTopics:
         return found
 
     def ticket(self, place: Place) -> Ticket | None:
-        """Return a ticket to read a partition; None if none is required. Raises NodeError if the principal may not read
-        it.
-        """
+        """Return a ticket to read a partition; None if none is required. Raises NodeError without the permission."""
         page = self.client.post("/v1/positions", {"partitions": [place], "tickets": True})
         _raise_told(page["partitions"][0])
         return None if page["ticket"] is None else Ticket(page["ticket"], page["seconds"])
@@ -198,9 +196,7 @@ class NodeTopics:
         return found
 
     def find_timestamp(self, at_ms: Mapping[Place, int]) -> dict[Place, int | None]:
-        """Return per partition the lowest offset whose record is at least as new as the given time, in ms; None without
-        one.
-        """
+        """Return per partition the lowest offset whose record is not older than a time in ms; None without one."""
         found: dict[Place, int | None] = {}
         for some in _pieces(at_ms.items(), _SEARCHES_AT_ONCE):
             page = self.client.post("/v1/timestamps", {"partitions": [[*place, ms] for place, ms in some]})

@@ -98,9 +98,7 @@ class Aborted:
 
 
 def _transaction(batch: StoredBatch) -> InTransaction | None:
-    """Return the transaction that a batch of records belongs to. The usual batch without one is recognised without
-    parsing.
-    """
+    """Return the transaction of a batch of records. The usual batch, without one, is recognised without parsing."""
     form = batch.flags & FORMAT_MASK
     if form == FormatId.KAFKA:
         payload = batch.payload

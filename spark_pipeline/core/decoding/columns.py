@@ -164,9 +164,7 @@ class Assembly:
 
 
 def list_of(first: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
-    """Return the column of headers: record ``i`` has those from ``first[i]`` to ``first[i + 1]``, null if there are
-    none.
-    """
+    """Return the column of headers: record ``i`` has those from ``first[i]`` to ``first[i + 1]``; null for none."""
     pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE))
     bounds = pa.array(first.astype(np.int32), mask=np.append(first[1:] == first[:-1], False))
     return pa.ListArray.from_arrays(bounds, pairs, type=TYPES["headers"])

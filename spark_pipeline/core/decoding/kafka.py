@@ -236,9 +236,7 @@ def _columns(numbers: Numbers, places: _Places, bodies: Sequence[Body], wanted: 
 
 
 def _headers(numbers: Numbers, places: _Places, wanted: Wanted) -> pa.Array:
-    """Return each record's list of headers, null for none: all first headers are read at once, then all second ones,
-    ...
-    """
+    """Return each record's list of headers, null for none; all first headers are read at once, then all second."""
     count, at, limit = map(wanted.choose, (places.header_count, places.header_at, places.end))
     first = np.concatenate(([0], np.cumsum(count)))
     total = int(first[-1])

@@ -165,9 +165,7 @@ def chain(numbers: Numbers, begin: int, end: int, count: int, head: Head, steps:
 
 
 def _run(numbers: Numbers, position: int, end: int, most: int, head: Head) -> tuple[Int64s, int]:
-    """Return the starts of the piece at ``position`` and of the equally long ones behind it, at most ``most``; and
-    their end.
-    """
+    """Return the starts of a piece and of the equally long ones behind it, at most ``most``; and their end."""
     size, behind = head(numbers.data, position)
     stride = behind - position
     number = min(most, max(1, (end - position) // stride))

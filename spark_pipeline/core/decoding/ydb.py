@@ -63,9 +63,7 @@ def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body:
 
 @dataclass(slots=True)
 class _Messages:
-    """The fields of each message. ``created`` is in ms, -1 if unknown; ``item_of`` is the message of each item,
-    ascending.
-    """
+    """The fields of each message: ``created`` in ms, -1 if unknown; ``item_of``, each item's message, ascending."""
 
     seq_no: Int64s
     created: Int64s

@@ -113,9 +113,7 @@ class _Target:
 
 
 class SinkRows:
-    """A builder of batches from rows. ``task`` is the task's number: it makes each task begin with another partition
-    for rows without a key.
-    """
+    """A builder of batches from rows. By ``task``, tasks begin with different partitions for rows without a key."""
 
     def __init__(self, options: SinkOptions, topics: NodeTopics, task: int) -> None:
         self._options = options

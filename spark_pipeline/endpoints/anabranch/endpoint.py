@@ -132,9 +132,7 @@ class AnabranchEndpoint(Endpoint):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """Yield records straight from the range servers, if the node exposes them. Offsets declared lost by operators
-        are a gap.
-        """
+        """Yield records, from range servers if the node exposes them. Offsets declared lost are a gap."""
 
         def find_aborted() -> list[AbortedTransaction]:
             with as_pipeline_errors():

@@ -107,9 +107,10 @@ class SbpReader:
         when nobody answered until patience ended), NothingThere and, after all batches in front of the damage,
         DamagedThere.
         """
-        reads = self._loop.run(_Reads.begin(self, stream_id, start, end, fetch_bytes, ask_for_ticket))
+        reads = _Reads(self, stream_id, start, end, fetch_bytes, ask_for_ticket)
+        self._loop.run(reads.go_on())
         try:
-            while reads.under_way:
+            while reads.ahead is not None:
                 yield from self._loop.run(reads.next())
         except SbpError as error:
             if error.code != ErrorCode.RS_DATA_CORRUPTED:
@@ -129,11 +130,11 @@ class SbpReader:
 
     async def _good_from(self, stream_id: int, offset: int) -> int | None:
         """See :data:`bridges.log.damage.extent.GoodFrom`."""
-        client = await self.client()
+        client = self.client()
         try:
             found = stored_batches(await client.fetch_entries(stream_id, offset, 1))
         except SbpError as error:
-            if is_gone(error) or error.code == ErrorCode.OFFSET_OVERFLOW:
+            if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, ErrorCode.OFFSET_OVERFLOW):
                 return offset
             if error.code == ErrorCode.RS_DATA_CORRUPTED:
                 return None
@@ -153,13 +154,10 @@ class SbpReader:
         """Return whether the range servers demand tickets."""
         return self._place.tickets
 
-    async def client(self) -> Streams:
-        """Return the client; it is made on first use."""
-        if self._client is None:
-            self._client = self._make()
-        return self._client
-
-    def _make(self) -> Streams:
+    def client(self) -> Streams:
+        """Return the client; it is made on first use, in the event loop."""
+        if self._client is not None:
+            return self._client
         from anabranch_kit.run.barrier import Barrier
         from bridges.backends import Connecting, Servers, connect
         from sbp_back.client.client import ClientOptions
@@ -169,7 +167,9 @@ class SbpReader:
         servers = Servers(",".join(place.pd), place.dialect, place.flavor)
         tcp = TcpOptions(backoff_limit=0.5, client_id="anabranch-pipeline", tls=self._tls, tickets=self._tickets)
         meet = self._meet if place.identity else None
-        return connect(servers, Connecting(tcp, meet, lambda: place.identity, ClientOptions(), Barrier())).client
+        connecting = Connecting(tcp, meet, lambda: place.identity, ClientOptions(), Barrier())
+        self._client = connect(servers, connecting).client
+        return self._client
 
     async def _meet(self, call: Any) -> str | None:
         """Return why the placement driver of ``call`` must not be used; None if it may."""
@@ -184,7 +184,7 @@ class SbpReader:
 class _Reads:
     """The fetches of one range, one after the other, with one always in flight."""
 
-    __slots__ = ("_ahead", "_ask", "_at", "_end", "_reader", "_size", "_stream_id")
+    __slots__ = ("_ask", "_end", "_reader", "_size", "_stream_id", "ahead", "at")
 
     def __init__(
         self, reader: SbpReader, stream_id: int, start: int, end: int, size: int, ask: AskForTicket | None
@@ -192,46 +192,32 @@ class _Reads:
         self._ask = ask
         self._reader = reader
         self._stream_id = stream_id
-        self._at = start
+        self.at = start
+        """The offset of the fetch in flight, or of the one that failed."""
         self._end = end
         self._size = size
-        self._ahead: asyncio.Task[list[StoredBatch]] | None = None
-
-    @classmethod
-    async def begin(
-        cls, reader: SbpReader, stream_id: int, start: int, end: int, size: int, ask: AskForTicket | None
-    ) -> _Reads:
-        reads = cls(reader, stream_id, start, end, size, ask)
-        await reads._go_on()
-        return reads
-
-    @property
-    def at(self) -> int:
-        """Return the offset of the fetch in flight, or of the one that failed."""
-        return self._at
-
-    @property
-    def under_way(self) -> bool:
-        return self._ahead is not None
+        self.ahead: asyncio.Task[list[StoredBatch]] | None = None
+        """The fetch in flight."""
 
     async def next(self) -> list[StoredBatch]:
         """Return the batches of the fetch in flight; the next fetch is sent before this returns."""
-        assert self._ahead is not None
-        found = await self._ahead
-        self._ahead = None
-        self._at = found[-1].end_offset
-        await self._go_on()
+        assert self.ahead is not None
+        found = await self.ahead
+        self.ahead = None
+        self.at = found[-1].end_offset
+        await self.go_on()
         return found
 
     async def stop(self) -> None:
-        if self._ahead is not None:
-            self._ahead.cancel()
-            await asyncio.gather(self._ahead, return_exceptions=True)
-            self._ahead = None
+        if self.ahead is not None:
+            self.ahead.cancel()
+            await asyncio.gather(self.ahead, return_exceptions=True)
+            self.ahead = None
 
-    async def _go_on(self) -> None:
-        if self._at < self._end:
-            self._ahead = asyncio.create_task(self._fetch(self._at))
+    async def go_on(self) -> None:
+        """Send the next fetch, if there is one."""
+        if self.at < self._end:
+            self.ahead = asyncio.create_task(self._fetch(self.at))
             # One turn to start the task, one to write its request: the loop does not run again until the next call.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -244,7 +230,7 @@ class _Reads:
         while True:
             if self._ask is not None:
                 self._reader.renew(self._stream_id, self._ask)
-            client = await self._reader.client()
+            client = self._reader.client()
             try:
                 entries = await client.fetch_entries(self._stream_id, at, self._size, limit=self._end)
                 found = stored_batches(entries)
@@ -264,8 +250,3 @@ class _Reads:
                 raise failure
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
-
-
-def is_gone(error: SbpError) -> bool:
-    """Return whether an error says that the requested offset was trimmed."""
-    return error.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS

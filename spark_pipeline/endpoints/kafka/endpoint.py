@@ -113,9 +113,7 @@ class KafkaEndpoint(MigrationSource):
         }
 
     def _ends(self, parts: Sequence[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return the last stable offsets and the high watermarks, read in this order so that the first never exceed the
-        second.
-        """
+        """Return last stable offsets and high watermarks, read in this order: the first never exceed the second."""
         latest = dict.fromkeys(parts, _LATEST)
         return self._offsets(latest, _READ_COMMITTED), self._offsets(latest, _READ_UNCOMMITTED)
 

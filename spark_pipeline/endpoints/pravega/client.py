@@ -139,9 +139,7 @@ class PravegaClient:
         return wire.parse_info(body)
 
     def read(self, stream: str, segment: int, offset: int, size: int) -> memoryview:
-        """Return some bytes of a segment from ``offset`` on, at least one; there must be one. Raises Gone,
-        UnknownTopic.
-        """
+        """Return at least one byte of a segment from ``offset`` on. Raises Gone, UnknownTopic."""
         name, token, store = self._place(stream, segment)
         kind, body = self._ask(store, wire.ask_bytes(name, offset, size, token), name)
         if kind != wire.READ_ANSWER:

@@ -211,9 +211,7 @@ class PravegaEndpoint(FramedRecords):
                 rest = data  # an event larger than this read
 
     def _events(self, data: bytes, position: int, wanted: OffsetRange, end: int) -> tuple[list[int], int]:
-        """Return the starts of whole events in ``data`` up to the range's end, and the end of the last; ``data`` is at
-        ``position``.
-        """
+        """Return the starts in ``data``, at ``position``, of whole events in the range, and the end of the last."""
         places: list[int] = []
         at, size = 0, len(data)
         while at + EVENT.size <= size and position + at < wanted.end:

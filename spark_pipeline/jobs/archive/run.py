@@ -168,9 +168,7 @@ class ArchiveRun:
         return self.told
 
     def _follow_once(self, source: Endpoint, patience: Patience) -> bool:
-        """Make a step if there are enough new offsets, including topics and partitions that were added; return whether
-        it did.
-        """
+        """Make a step if there are enough new offsets, also of added partitions; return whether it did."""
         archive = self._archive(source)
         bounds = self._bounds(source, archive)
         new = sum(one.count for one in between(bounds.start, bounds.ends))

@@ -103,9 +103,7 @@ def compact(
     dry_run: bool = False,
     on_group: Callable[[Compacted], None] = lambda done: None,
 ) -> Compacted:
-    """Merge small files, group by group; archiving may go on meanwhile. Raises Overtaken if two compactions run at a
-    time.
-    """
+    """Merge small files, group by group, beside archiving. Raises Overtaken by another compaction."""
     groups = plan(archive, file_bytes, fewest)
     done = Compacted()
     if dry_run:

@@ -308,9 +308,7 @@ def positions_of(
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """The document of :meth:`Audit.digests`: for each partition the audited range and its blocks; the compared fields,
-    and the lowest timestamp.
-    """
+    """The document of :meth:`Audit.digests`: ranges and blocks by partition, fields, and lowest timestamp."""
 
     fields: tuple[str, ...]
     since_us: int | None

@@ -154,9 +154,7 @@ def values(side: Side, there: Side, ranges: Iterable[OffsetRange]) -> dict[str, 
 
 
 def _digest(source: Endpoint, wanted: OffsetRange, most: int = 1 << 62) -> tuple[BlockDigest, int]:
-    """Return the digest of the first ``most`` non-empty values in a range, and the number of empty ones before the last
-    of them.
-    """
+    """Return the digest of the first ``most`` non-empty values of a range, and the number of empty ones among them."""
     digester = Digester(("value",))
     count = empty = 0
     for batch in beyond(wanted, lambda rest: source.read(rest, Columns(("value",))), lambda damaged: None):

@@ -392,9 +392,7 @@ def _runner(
 
 
 def _told_to_node(route: Route, state: MigrationState, progress: Meter, also: str = "") -> AbstractContextManager[None]:
-    """Report to the target's console: all commands of a migration are one job, except those with another suffix
-    ``also``.
-    """
+    """Report to the target's console: commands of a migration are one job, unless their suffix ``also`` differs."""
     name = f"{route.migration}: {len(state.plan.topics)} topics from {route.source}"
     return reported(route.target, route.target_options, "migrate", name, progress, route.migration + also)
 

@@ -69,9 +69,7 @@ def make_plan(
 
 
 def chosen(found: Mapping[str, TopicInfo], topics: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    """Return the names that match one of ``topics`` and none of ``exclude``, sorted; internal topics never. Raises
-    OptionError.
-    """
+    """Return, sorted, the names of users' topics that match ``topics`` and not ``exclude``. Raises OptionError."""
     listed = [name for name, topic in found.items() if not topic.internal]
 
     wanted, unwanted = ({name for one in some for name in match_names(one, (), listed)} for some in (topics, exclude))

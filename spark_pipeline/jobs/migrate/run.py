@@ -144,9 +144,7 @@ class Runner:
         return done
 
     def run(self, *, follow: bool, stopped: Callable[[], bool] = lambda: False) -> Round:
-        """Run rounds until nothing is left, or with ``follow`` until ``stopped``: see
-        :func:`spark_pipeline.core.repeating.follow`.
-        """
+        """Run rounds until nothing is left; with ``follow``, until ``stopped`` (:func:`.repeating.follow`)."""
         done = Round()
 
         def round_() -> bool:

@@ -42,9 +42,7 @@ class Terms(Protocol):
         """Return a topic's effective settings at the source, as configuration of the target."""
 
     def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
-        """Return a topic's configuration at the target and its settings left; ``defaults`` are those of the target's
-        topics.
-        """
+        """Return a topic's configuration at the target, whose defaults are ``defaults``, and the settings left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +208,7 @@ _UNBOUNDED = {_LARGEST: str(topic_config.MAX_MESSAGE_BYTES), _BEFORE: str(LONG_M
 
 
 class YdbTerms:
-    """The terms of YDB's topics: messages, producers' numbers, retention; other settings through the target's YDB
-    listener.
-    """
+    """The terms of YDB's topics: messages, producers' numbers, retention; others through the target's YDB listener."""
 
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         return _listed(

@@ -262,9 +262,7 @@ def _at(where: str, read: Iterable[T]) -> Iterator[T]:
 def _around(
     done: Compared, level: int, compare: Callable[[OffsetRange, Compared], Difference | None], end: int
 ) -> Difference | None:
-    """Return the first difference of a partition up to ``end``. Damaged ranges are recorded, and left out on both
-    sides.
-    """
+    """Return a partition's first difference up to ``end``; damaged ranges are recorded, and left out on both sides."""
     spans = [done.part.range(done.start, end)]
     while spans:
         span = spans.pop()
@@ -342,9 +340,7 @@ def _unlike(plan: Plan, source: Endpoint, target: Endpoint) -> list[Unlike]:
 
 
 def _report(level: int, compared: Sequence[Compared], settings: Sequence[Unlike]) -> dict[str, Any]:
-    """Return the report of a comparison. Different ``settings`` are listed, but may be intended, so they are no
-    difference.
-    """
+    """Return the report of a comparison. Unlike ``settings`` may be intended, so they are no difference."""
     found = (one for part in compared for one in (*part.damaged, part.difference))
     differences = [asdict(one) for one in found if one is not None]
     return {

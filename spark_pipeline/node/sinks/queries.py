@@ -102,9 +102,7 @@ class Queries(OwnedNames):
         return [place for place in found if attempt.writes_to(place)]
 
     async def find_missing_here(self, asked: Whole) -> Missing:
-        """Return, for the owner of a query, the partitions of this node that lack an attempt's open transaction. Raises
-        LogError.
-        """
+        """Return the partitions of this node that lack an attempt's open transaction. Raises LogError."""
         found: list[Place] = []
         async for place in in_turns(asked.places):
             to = await self.markers.find(place)

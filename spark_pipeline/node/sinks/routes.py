@@ -124,7 +124,7 @@ class WriteHandlers:
         head = object_of(head, {"producer", "epoch", "batches"})
         if (query := request.query.get("query")) is not None:
             self._lead(request, query)
-        attempt = self.writes.find(_owner(request), _key([head.get("producer"), head.get("epoch")]))
+        attempt = self.writes.attempts.open(_owner(request), _key([head.get("producer"), head.get("epoch")]))
         batches = await self._check_batches(request, attempt, head["batches"], payloads)
         # The batches' memory counts until the logs release it, even if the client disconnects.
         memory = core.memory(request)
@@ -205,9 +205,7 @@ class WriteHandlers:
         return name
 
     def _lead(self, request: web.Request, query: str) -> None:
-        """Raise RequestError, with the owner's address, if another node owns the query; NotOwner if it has no owner
-        now.
-        """
+        """Raise RequestError, with the owner's address, if another node owns the query; NotOwner without an owner."""
         self._core.lead(request, self.writes.queries.owner(query), f"query {query}")
 
 

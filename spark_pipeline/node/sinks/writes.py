@@ -128,11 +128,6 @@ class Writes:
         self.expired = 0
         """Number of attempts that were aborted after their timeout."""
 
-    @property
-    def open(self) -> int:
-        """Return the number of attempts whose transactions have not ended everywhere."""
-        return len(self.attempts)
-
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
@@ -260,9 +255,7 @@ class Writes:
         )
 
     def _is_left_out(self, owner: str, name: BatchName, skip_lower: bool) -> bool:
-        """Return whether a batch is left out because it was committed before; log that once per batch. Raises
-        BatchGoesBack.
-        """
+        """Return whether a batch is left out as committed before; log that once. Raises BatchGoesBack."""
         last = self._last(name.query_key)
         if last is None or name.number > last.batch:
             return False
@@ -284,10 +277,6 @@ class Writes:
                 user=owner,
             )
         return True
-
-    def find(self, owner: str, key: Key) -> Attempt:
-        """Return an attempt that takes batches. Raises AttemptGone."""
-        return self.attempts.open(owner, key)
 
     async def append(self, attempt: Attempt, batches: Sequence[tuple[PartitionLog, Batch]]) -> list[Appended]:
         """Append batches to an attempt's transaction; return when all are durable.
@@ -318,9 +307,7 @@ class Writes:
         return appended
 
     async def _store_places(self, attempt: Attempt, batches: Sequence[tuple[PartitionLog, Batch]]) -> None:
-        """Store the attempt's new partitions in the database, before it writes to them. The caller holds the attempt's
-        lock.
-        """
+        """Store the attempt's new partitions before it writes to them. The caller holds the attempt's lock."""
         new = {place for one, _ in batches if not attempt.writes_to(place := (one.topic, one.partition))}
         if not new:
             return

@@ -41,7 +41,7 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
     attempts.appended = steps.around_future(attempts.appended)
     pipe.send(str(node.addresses["pipeline"]))
     await asyncio.to_thread(pipe.recv)
-    while writes.open:
+    while len(writes.attempts):
         await node.db.run(lambda connection: None)  # what is still to be carried out is
     pipe.send(steps.seen)
     await node.stop()
