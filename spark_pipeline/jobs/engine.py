@@ -38,7 +38,6 @@ class LocalEngine:
         self._pool = ThreadPoolExecutor(self.parallel, thread_name_prefix="piece")
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """See Engine."""
         waiting: set[Future[Any]] = {self._pool.submit(work, item) for item in items}
         try:
             while waiting:
@@ -51,7 +50,6 @@ class LocalEngine:
             wait(waiting)  # running pieces must not go on writing after the job has failed
 
     def close(self) -> None:
-        """See Engine."""
         self._pool.shutdown(cancel_futures=True)
 
 

@@ -42,7 +42,6 @@ class SparkEngine:
             self.session = session("anabranch", self.master)
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """See Engine."""
         for begin in range(0, len(items), WAVE):
             arguments = [pickle.dumps(item) for item in items[begin : begin + WAVE]]
             frame = self.session.range(0, len(arguments), 1, len(arguments))

@@ -72,7 +72,6 @@ class DeltaRecords:
         return DeltaTable(self.store.url, storage_options=self._options)
 
     def progress(self, parts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Table."""
         return self._progress(self._load(), parts)
 
     @staticmethod
@@ -81,7 +80,6 @@ class DeltaRecords:
         return {part: version for part, version in found.items() if version is not None}
 
     def commit(self, files: Sequence[DataFile], before: Progress, after: Progress) -> None:
-        """See Table."""
         table = self._load()
         # Delta itself detects commits between this check and ours.
         if self._progress(table, after) != {part: before[part] for part in after if part in before}:
@@ -104,7 +102,6 @@ class DeltaRecords:
         sync_log(self.store, version)
 
     def files(self) -> list[DataFile]:
-        """See Table."""
         table = pa.table(self._load().get_add_actions(flatten=True))
         found = []
         for row in table.to_pylist():
@@ -127,7 +124,6 @@ class DeltaRecords:
         return found
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
-        """See Table."""
         table = self._load()
         here = set(pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist())
         if any(one.path not in here for one in old):
@@ -142,7 +138,6 @@ class DeltaRecords:
         self.crash("after-replace")
 
     def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:
-        """See Table."""
         table = self._load()
         hours = whole_hours(before)
         sizes = {path: info.size for path, info in self.store.files().items()}

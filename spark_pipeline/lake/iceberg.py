@@ -104,11 +104,9 @@ class IcebergRecords:
         return self._open().load_table(self.name)
 
     def progress(self, parts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Table."""
         return _progress(self._load(), parts)
 
     def commit(self, files: Sequence[DataFile], before: Progress, after: Progress) -> None:
-        """See Table."""
         expected = {part: before[part] for part in after if part in before}
         moved = {f"{PROGRESS}{part.topic}/{part.partition}": str(offset) for part, offset in after.items()}
         told = {"anabranch.progress": json.dumps({f"{part}": offset for part, offset in sorted(after.items())})}
@@ -169,7 +167,6 @@ class IcebergRecords:
                     producer.append_data_file(parquet_file_to_data_file(table.io, change.table_metadata, path))
 
     def files(self) -> list[DataFile]:
-        """See Table."""
         table = self._load()
         kinds: dict[str, Any] = {
             name: table.schema().find_field(name) for name in ("topic", "partition", "offset", "timestamp")
@@ -212,7 +209,6 @@ class IcebergRecords:
         self.crash("after-replace")
 
     def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:
-        """See Table."""
         table = self._load()
         if not dry_run:
             table.maintenance.expire_snapshots().older_than(before).commit()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
@@ -19,7 +20,6 @@ from spark_pipeline.node.jobs import Jobs
 from spark_pipeline.node.sinks.writes import Writes
 
 if TYPE_CHECKING:
-    from anabranch_kit.memory.request_memory import RequestMemory
     from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.remote.readable import ReadableLog
@@ -58,20 +58,16 @@ class PipelineCore:
             return error_response(error, _REFUSED)
         return response
 
-    def memory(self, request: web.Request) -> RequestMemory:
-        """Return the request's memory account, for routes that read the body in pieces."""
-        return memory_of(request)
-
     # --- in ---------------------------------------------------------------------------------------------------------
 
-    async def body(self, request: web.Request, most: int) -> bytearray:
-        """Return the whole body; its memory stays counted until the request ends. Raises RequestError."""
+    @asynccontextmanager
+    async def _receive(self, request: web.Request, most: int) -> AsyncIterator[tuple[Pieces, int]]:
+        """Yield a body, whose memory stays counted until the request ends, and its size. Raises RequestError."""
         size = length_of(request, most)
-        memory = memory_of(request)
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
-                await memory.admit(Kind.REQUESTS, size)
-                return await Pieces(request).read(size)
+                await memory_of(request).admit(Kind.REQUESTS, size)
+                yield Pieces(request), size
         except TimeoutError:
             raise RequestError("the body did not arrive in time", 408) from None
 
@@ -83,28 +79,22 @@ class PipelineCore:
         Each part is a buffer of its own, so that keeping one part does not keep the others in memory. Raises
         RequestError.
         """
-        size = length_of(request, most)
-        memory = memory_of(request)
-        try:
-            async with asyncio.timeout(self.settings.request_ms / 1000):
-                await memory.admit(Kind.REQUESTS, size)
-                pieces = Pieces(request)
-                length = int.from_bytes(await pieces.read(4)) if size >= _LENGTH else 0
-                if not 0 < length <= min(head_bytes, size - _LENGTH):
-                    raise RequestError("the body does not begin with the length of its head")
-                memory.take(Kind.REQUESTS, PARSED * length)
-                head = await parse_json(await pieces.read(length))
-                sizes = sizes_of(head)
-                if _LENGTH + length + sum(sizes) != size:
-                    raise RequestError(f"a body of {size} bytes tells of {_LENGTH + length + sum(sizes)}")
-                return head, [memoryview(await pieces.read(one)) for one in sizes]
-        except TimeoutError:
-            raise RequestError("the body did not arrive in time", 408) from None
+        async with self._receive(request, most) as (pieces, size):
+            length = int.from_bytes(await pieces.read(_LENGTH)) if size >= _LENGTH else 0
+            if not 0 < length <= min(head_bytes, size - _LENGTH):
+                raise RequestError("the body does not begin with the length of its head")
+            memory_of(request).take(Kind.REQUESTS, PARSED * length)
+            head = await parse_json(await pieces.read(length))
+            sizes = sizes_of(head)
+            if _LENGTH + length + sum(sizes) != size:
+                raise RequestError(f"a body of {size} bytes tells of {_LENGTH + length + sum(sizes)}")
+            return head, [memoryview(await pieces.read(one)) for one in sizes]
 
     async def json(self, request: web.Request, known: set[str]) -> dict[str, Any]:
         """Return the body, a JSON object with ``known`` keys only. Raises RequestError."""
-        data = await self.body(request, JSON_BYTES)
-        memory_of(request).take(Kind.REQUESTS, PARSED * len(data))
+        async with self._receive(request, JSON_BYTES) as (pieces, size):
+            data = await pieces.read(size)
+        memory_of(request).take(Kind.REQUESTS, PARSED * size)
         return object_of(await parse_json(data), known)
 
     # --- out --------------------------------------------------------------------------------------------------------

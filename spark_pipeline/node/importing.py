@@ -20,6 +20,7 @@ from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Topic, TopicExists, TopicNotFound
 from bridges.errors import AppendConditionFailed, ImportFenced
 from bridges.http.errors import RequestError
+from bridges.http.memory import memory_of
 from spark_pipeline.node.core import Pieces, length_of, rows, text, whole
 from spark_pipeline.node.import_ends import owner_elsewhere, settle
 from spark_pipeline.node.intake import ImportConflict, Intake
@@ -175,7 +176,7 @@ class ImportHandlers:
         deadline = loop.time() + settings.request_ms / 1000
         try:
             async with asyncio.timeout_at(deadline):
-                await self._core.memory(request).admit(Kind.REQUESTS, size)
+                await memory_of(request).admit(Kind.REQUESTS, size)
             pieces = Pieces(request)
             while size:
                 wanted = min(size, max(_PIECE, intake.missing))

@@ -19,6 +19,7 @@ from bridges.auth import Operation
 from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
+from bridges.http.memory import memory_of
 from spark_pipeline.core.frames import MOST_BATCHES, packed
 from spark_pipeline.node.core import text, whole
 
@@ -51,7 +52,7 @@ def register(app: web.Application, core: PipelineCore) -> None:
         size = min(whole(body.get("bytes"), "bytes", 1), core.settings.request_bytes)
         core.access.require_topic(request, Operation.READ, topic)
         log = core.log_to_read(topic, partition)
-        memory = core.memory(request)
+        memory = memory_of(request)
         await log.ready()
         held = log.measure(offset, size, end) or max(size, MAX_MESSAGE_BYTES)  # the largest possible batch
         await memory.admit(Kind.READS, held)

@@ -151,7 +151,12 @@ class NodeClient:
         self._connection: HTTPConnection | None = None
         self._pid = 0
         self._led: tuple[str, int] | None = None
-        self._head = _authorization(options)
+        self._head: dict[str, str] = {}
+        if options.token:
+            self._head = {"Authorization": f"Bearer {options.token}"}
+        elif options.user:
+            both = f"{options.user}:{options.password}".encode()
+            self._head = {"Authorization": f"Basic {b64encode(both).decode()}"}
 
     def __reduce__(self) -> tuple[type[NodeClient], tuple[NodeOptions]]:
         return type(self), (self.options,)
@@ -230,7 +235,7 @@ class NodeClient:
 
     def _attempt(self, method: str, path: str, parts: Sequence[Buffer]) -> bytes:
         connection = self._connected()
-        head = {**self._head, "Content-Length": str(sum(map(_size, parts)))}
+        head = {**self._head, "Content-Length": str(sum(memoryview(part).nbytes for part in parts))}
         connection.request(method, path, body=iter(parts) if parts else None, headers=head)
         response = connection.getresponse()
         promised = response.length
@@ -276,19 +281,6 @@ def _place(told: object) -> tuple[str, int] | None:
         return (parts.hostname, parts.port) if parts.hostname and parts.port else None
     except ValueError:
         return None
-
-
-def _size(part: Buffer) -> int:
-    return part.nbytes if isinstance(part, memoryview) else len(part)
-
-
-def _authorization(options: NodeOptions) -> dict[str, str]:
-    if options.token:
-        return {"Authorization": f"Bearer {options.token}"}
-    if options.user:
-        both = f"{options.user}:{options.password}".encode()
-        return {"Authorization": f"Basic {b64encode(both).decode()}"}
-    return {}
 
 
 def _refusal(status: int, data: bytes, path: str) -> NodeError:

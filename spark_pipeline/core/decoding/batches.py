@@ -53,10 +53,8 @@ class Arrays(Protocol):
     def open_body(self, batch: StoredBatch, limit: int) -> Any:
         """Return a :class:`Body`, or None for a batch that holds no records for readers. Raises BatchInvalid."""
 
-    def decode(
-        self, bodies: Sequence[Any], topic: str, partition: int, columns: Columns, start: int, end: int
-    ) -> pa.RecordBatch:
-        """Return the records of ``bodies``, at least one, whose offsets are in ``[start, end)``.
+    def decode(self, bodies: Sequence[Any], within: OffsetRange, columns: Columns) -> pa.RecordBatch:
+        """Return the records of ``bodies``, at least one, in a range of offsets.
 
         Raises Unusual for input that must be read record by record to tell valid from damaged.
         """
@@ -184,13 +182,12 @@ class _Group:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all kept batches and forget them. Raises UnreadableBatch."""
         bodies, self._bodies, self.size = self._bodies, [], 0
-        wanted, columns = self._wanted, self._columns
         arrays = _ARRAYS.get(self.form)
         if not bodies:
             return
         try:
             if arrays is not None:
-                yield arrays.decode(bodies, wanted.topic, wanted.partition, columns, wanted.start, wanted.end)
+                yield arrays.decode(bodies, self._wanted, self._columns)
                 return
         except Unusual:
             pass
@@ -204,9 +201,7 @@ class _Group:
 
     def one_by_one(self, batches: Sequence[StoredBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ``batches``, record by record; raises UnreadableBatch at the first damaged record."""
-        wanted = self._wanted
-        where = (wanted.topic, wanted.partition, self._columns, wanted.start, wanted.end)
-        return decode_records.decode(batches, *where, self._limit)
+        return decode_records.decode(batches, self._wanted, self._columns, self._limit)
 
 
 class _Whole:

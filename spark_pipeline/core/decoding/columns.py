@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_pipeline.core.decoding.varints import Bools, Int64s, Unusual
+from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import CREATE_TIME, HEADER_TYPE, LOG_APPEND_TIME, TYPES, Columns, constant
 
 _US_PER_MS = 1000
@@ -79,17 +80,17 @@ Make = Callable[[], pa.Array]
 
 
 class Wanted:
-    """Selection of the records at offsets in ``[start, end)`` from the records of several batches.
+    """Selection of the records at offsets of the range ``within`` from the records of several batches.
 
     ``chosen`` are the indices of the selected records, None for all; ``counts`` is the number of records of each batch.
     """
 
     __slots__ = ("_counts", "_offsets", "chosen", "count")
 
-    def __init__(self, offsets: Int64s, counts: Int64s, start: int, end: int) -> None:
+    def __init__(self, offsets: Int64s, counts: Int64s, within: OffsetRange) -> None:
         self._offsets = offsets
         self._counts = counts
-        chosen: Int64s = np.flatnonzero((offsets >= start) & (offsets < end))
+        chosen: Int64s = np.flatnonzero((offsets >= within.start) & (offsets < within.end))
         self.count = len(chosen)
         self.chosen = None if len(chosen) == len(offsets) else chosen
 
@@ -134,33 +135,20 @@ class Wanted:
         }
 
 
-@dataclass(slots=True)
-class Assembly:
-    """A batch of ``count`` records whose columns are made only if they are requested.
+def assemble(of: OffsetRange, columns: Columns, count: int, made: Mapping[str, Make]) -> pa.RecordBatch:
+    """Return a batch of ``count`` records of a partition, and make its columns only if they are requested.
 
     Columns that a format does not know are null: ``made`` need not name them.
     """
-
-    topic: str
-    partition: int
-    columns: Columns
-    count: int
-    made: Mapping[str, Make]
-
-    def batch(self) -> pa.RecordBatch:
-        """Make the batch of rows."""
-        arrays: list[pa.Array] = []
-        for name in self.columns:
-            make = self.made.get(name)
-            if make is not None:
-                arrays.append(make())
-            elif name == "topic":
-                arrays.append(constant(self.topic, TYPES[name], self.count))
-            elif name == "partition":
-                arrays.append(constant(self.partition, TYPES[name], self.count))
-            else:
-                arrays.append(pa.nulls(self.count, TYPES[name]))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.columns.schema)
+    arrays: list[pa.Array] = []
+    for name in columns:
+        if name in made:
+            arrays.append(made[name]())
+        elif name in ("topic", "partition"):
+            arrays.append(constant(of.topic if name == "topic" else of.partition, TYPES[name], count))
+        else:
+            arrays.append(pa.nulls(count, TYPES[name]))
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
 
 
 def list_of(first: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:

@@ -27,8 +27,9 @@ from bridges.formats.kafka import (
 )
 from bridges.formats.producer import SEQUENCES
 from bridges.formats.records import Buffer, StoredBatch
-from spark_pipeline.core.decoding.columns import Assembly, Fields, Make, Wanted, list_of, strings, times
+from spark_pipeline.core.decoding.columns import Fields, Make, Wanted, assemble, list_of, strings, times
 from spark_pipeline.core.decoding.varints import Int64s, Numbers, Unusual, chain
+from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 
 _CRC_START = 21
@@ -73,10 +74,8 @@ def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body | None:
     return Body(batch, header, body)
 
 
-def decode(
-    bodies: Sequence[Body], topic: str, partition: int, columns: Columns, start: int, end: int
-) -> pa.RecordBatch:
-    """Return the records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
+def decode(bodies: Sequence[Body], within: OffsetRange, columns: Columns) -> pa.RecordBatch:
+    """Return the records of ``bodies``, at least one, in a range of offsets. Raises Unusual."""
     numbers = Numbers(body.data for body in bodies)
     found = _starts(bodies, numbers)
     counts = np.array([body.header.record_count for body in bodies], np.int64)
@@ -85,9 +84,9 @@ def decode(
     except IndexError:
         raise Unusual from None
     offsets = np.repeat(np.array([body.batch.base_offset for body in bodies], np.int64), counts) + places.offset_delta
-    wanted = Wanted(offsets, counts, start, end)
+    wanted = Wanted(offsets, counts, within)
     made = _columns(numbers, places, bodies, wanted)
-    return Assembly(topic, partition, columns, wanted.count, made).batch()
+    return assemble(within, columns, wanted.count, made)
 
 
 def _starts(bodies: Sequence[Body], numbers: Numbers) -> Int64s:
@@ -174,7 +173,9 @@ def _places(numbers: Numbers, starts: Int64s, counts: Int64s, bodies: Sequence[B
     end = at + length
     timestamp_delta, at = numbers.zigzag(at + 1)  # behind the attributes, which nothing uses
     offset_delta, at = numbers.zigzag(at)
-    last = np.repeat(np.array([_last_delta(body) for body in bodies], np.int64), counts)
+    spans = [body.batch.end_offset - body.batch.base_offset for body in bodies]
+    deltas = [min(body.header.last_offset_delta, span - 1) for body, span in zip(bodies, spans, strict=True)]
+    last = np.repeat(np.array(deltas, np.int64), counts)
     if int(offset_delta.min()) < 0 or (offset_delta > last).any():
         raise Unusual
     key, at = _field(numbers, at, end)
@@ -185,11 +186,6 @@ def _places(numbers: Numbers, starts: Int64s, counts: Int64s, bodies: Sequence[B
     if (at[header_count == 0] != end[header_count == 0]).any():
         raise Unusual
     return _Places(timestamp_delta, offset_delta, key, value, header_count, at, end)
-
-
-def _last_delta(body: Body) -> int:
-    batch = body.batch
-    return min(body.header.last_offset_delta, batch.end_offset - batch.base_offset - 1)
 
 
 def _field(numbers: Numbers, at: Int64s, limit: Int64s) -> tuple[Fields, Int64s]:

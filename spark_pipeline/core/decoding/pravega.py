@@ -17,8 +17,9 @@ import pyarrow as pa
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.pravega import EVENT_HEAD, HEADER_SIZE, NO_WRITER, Header, Shape, check, claims_of
 from bridges.formats.records import StoredBatch
-from spark_pipeline.core.decoding.columns import Assembly, Fields, Wanted, times
+from spark_pipeline.core.decoding.columns import Fields, Wanted, assemble, times
 from spark_pipeline.core.decoding.varints import Int64s, Numbers, Unusual, chain, steps_by
+from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 
 _EVENT = struct.Struct(">iI")
@@ -45,10 +46,8 @@ def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body | None:
     return Body(batch, header) if header.size else None
 
 
-def decode(
-    bodies: Sequence[Body], topic: str, partition: int, columns: Columns, start: int, end: int
-) -> pa.RecordBatch:
-    """Return the records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
+def decode(bodies: Sequence[Body], within: OffsetRange, columns: Columns) -> pa.RecordBatch:
+    """Return the records of ``bodies``, at least one, in a range of offsets. Raises Unusual."""
     if any(body.header.shape == Shape.BYTES for body in bodies):
         raise Unusual
     appends = [claims_of(body.header, body.batch.payload) for body in bodies]
@@ -68,7 +67,7 @@ def decode(
         at = stop
     events = np.concatenate(starts)
     offsets = np.concatenate(places)
-    wanted = Wanted(offsets, counts, start, end)
+    wanted = Wanted(offsets, counts, within)
 
     def value() -> pa.Array:
         size = numbers.big_endian(events + 4)
@@ -76,18 +75,23 @@ def decode(
 
     def sequence() -> pa.Array:
         numbered = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
-        given = wanted.of_batches([_first_number(body.header) for body in bodies]) + wanted.choose(numbered)
-        known = wanted.of_batches([_is_numbered(body.header) for body in bodies])
-        return pa.array(given, mask=(known == 0) | (given < 0))
+        first = [body.header.last_number - body.header.records + 1 for body in bodies]
+        given = wanted.of_batches(first) + wanted.choose(numbered)
+        # Only writers that number their events one by one, rather than an append as a whole, tell their numbers.
+        known = [body.header.writer_id != NO_WRITER and body.header.events == body.header.records for body in bodies]
+        return pa.array(given, mask=(wanted.of_batches(known) == 0) | (given < 0))
 
     sent = [body.batch.written_ms for body in bodies]
+    writers = [
+        None if body.header.writer_id == NO_WRITER else str(UUID(bytes=body.header.writer_id)) for body in bodies
+    ]
     made = {
-        **wanted.columns("pravega", sent, [_writer(body.header) for body in bodies]),
+        **wanted.columns("pravega", sent, writers),
         "value": value,
         "timestamp": lambda: times(wanted.of_batches([body.header.time_ms for body in bodies])),
         "seq": sequence,
     }
-    return Assembly(topic, partition, columns, wanted.count, made).batch()
+    return assemble(within, columns, wanted.count, made)
 
 
 def _head(data: bytes, position: int) -> tuple[int, int]:
@@ -124,16 +128,3 @@ def _own_places(body: Body, numbers: Numbers, at: int) -> Int64s:
     if count and ((np.diff(own, prepend=-1) <= 0).any() or int(own[-1]) >= span):
         raise Unusual
     return own
-
-
-def _is_numbered(header: Header) -> bool:
-    """Return whether the writer numbered its events one by one, rather than the append as a whole."""
-    return header.writer_id != NO_WRITER and header.events == header.records
-
-
-def _first_number(header: Header) -> int:
-    return header.last_number - header.records + 1 if _is_numbered(header) else 0
-
-
-def _writer(header: Header) -> str | None:
-    return None if header.writer_id == NO_WRITER else str(UUID(bytes=header.writer_id))

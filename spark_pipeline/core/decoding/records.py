@@ -14,22 +14,17 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import LOG_APPEND_TIME, parse_header
 from bridges.formats.records import Record, StoredBatch, told_headers
 from spark_pipeline.core import rows
-from spark_pipeline.core.decoding.columns import Assembly, times, times_or_null
+from spark_pipeline.core.decoding.columns import assemble, times, times_or_null
 from spark_pipeline.core.decoding.varints import Int64s
 from spark_pipeline.core.errors import UnreadableBatch
+from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import TYPES, Columns
 
 
 def decode(
-    batches: Sequence[StoredBatch],
-    topic: str,
-    partition: int,
-    columns: Columns,
-    start: int,
-    end: int,
-    limit: int = DEFAULT_LIMIT,
+    batches: Sequence[StoredBatch], within: OffsetRange, columns: Columns, limit: int = DEFAULT_LIMIT
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of ``batches`` whose offsets are in ``[start, end)``, up to the first that cannot be read.
+    """Yield the records of ``batches`` in a range of offsets, up to the first that cannot be read.
 
     Then raises UnreadableBatch if there was one.
     """
@@ -38,20 +33,20 @@ def decode(
     kinds: list[int] = []
     writers: list[str] = []
     for batch in batches:
-        at = max(start, batch.base_offset)
+        at = max(within.start, batch.base_offset)
         try:
             form = format_of(batch.flags)
             if form.id == FormatId.KAFKA:
                 late = parse_header(batch.payload).attributes & LOG_APPEND_TIME
             else:
                 late = batch.flags & APPEND_TIME
-            for record in _of_batch(batch, form, start, end, limit):
+            for record in _of_batch(batch, form, within.start, within.end, limit):
                 found.append(record)
                 kinds.append(rows.LOG_APPEND_TIME if late else rows.CREATE_TIME)
                 writers.append(form.name)
                 at = record.offset + 1
         except BatchInvalid as error:
-            wrong = UnreadableBatch(topic, partition, at, str(error), batch.end_offset)
+            wrong = UnreadableBatch(within.topic, within.partition, at, str(error), batch.end_offset)
             wrong.__cause__ = error
             break
 
@@ -82,7 +77,7 @@ def decode(
         "codec": lambda: pa.array([one.codec for one in found], TYPES["codec"]),
         "written": lambda: times_or_null(numbers([one.written for one in found])),
     }
-    yield Assembly(topic, partition, columns, len(found), made).batch()
+    yield assemble(within, columns, len(found), made)
     if wrong is not None:
         raise wrong
 

@@ -28,8 +28,9 @@ from bridges.formats.ydb import (
     parse_head,
 )
 from bridges.formats.ydb_codecs import Codec
-from spark_pipeline.core.decoding.columns import Assembly, Fields, Wanted, list_of, strings, times
+from spark_pipeline.core.decoding.columns import Fields, Wanted, assemble, list_of, strings, times
 from spark_pipeline.core.decoding.varints import Bools, Int64s, Numbers, Unusual, chain, steps_by, walk
+from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 
 _MESSAGE_TAG = 0x0A
@@ -89,10 +90,8 @@ class _Items:
         return _Items(self.of[which], self.name_start[which], self.name_end[which], self.start[which], self.end[which])
 
 
-def decode(
-    bodies: Sequence[Body], topic: str, partition: int, columns: Columns, start: int, end: int
-) -> pa.RecordBatch:
-    """Return the records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
+def decode(bodies: Sequence[Body], within: OffsetRange, columns: Columns) -> pa.RecordBatch:
+    """Return the records of ``bodies``, at least one, in a range of offsets. Raises Unusual."""
     if any(body.head.codec != Codec.RAW or not body.head.messages for body in bodies):
         raise Unusual
     numbers = Numbers(memoryview(body.batch.payload)[body.head.body :] for body in bodies)
@@ -101,7 +100,7 @@ def decode(
     messages = _fields(numbers, begins, ends)
     offsets = _offsets(bodies, counts, messages.delta)
     items = _items(numbers, messages)
-    wanted = Wanted(offsets, counts, start, end)
+    wanted = Wanted(offsets, counts, within)
     chosen = wanted.chosen
     if any(_is(numbers, items, name).any() for name in (NULL_ITEM, TIMESTAMP_ITEM)):
         raise Unusual
@@ -145,7 +144,7 @@ def decode(
         "headers": lambda: _headers(numbers, headers, len(offsets), chosen),
         "seq": lambda: pa.array(wanted.choose(messages.seq_no)),
     }
-    return Assembly(topic, partition, columns, wanted.count, made).batch()
+    return assemble(within, columns, wanted.count, made)
 
 
 def _head(data: bytes, position: int) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from bridges.formats.producer import InTransaction, ProducerStamp
 from bridges.http.access import principal_of
 from bridges.http.bodies import object_of
 from bridges.http.errors import RequestError
+from bridges.http.memory import memory_of
 from bridges.log.partition.partition_log import Batch
 from spark_pipeline.node.core import rows, text, whole
 from spark_pipeline.node.sinks.attempts import BatchName, Key
@@ -127,7 +128,7 @@ class WriteHandlers:
         attempt = self.writes.attempts.open(_owner(request), _key([head.get("producer"), head.get("epoch")]))
         batches = await self._check_batches(request, attempt, head["batches"], payloads)
         # The batches' memory counts until the logs release it, even if the client disconnects.
-        memory = core.memory(request)
+        memory = memory_of(request)
         memory.hold()
         task = self._appending.spawn(self._append(attempt, batches))
         task.add_done_callback(lambda _: memory.release())
