@@ -169,10 +169,6 @@ class _Planned:
     at: float
 
 
-def _stable(told: Mapping[TopicPartition, Positions]) -> Offsets:
-    return {part: one.stable for part, one in told.items()}
-
-
 def _made_anew(known: Identities, now: Identities) -> set[str]:
     """Return the topics whose identity has changed."""
     return {name for name, identity in known.items() if now.get(name, identity) != identity}
@@ -219,8 +215,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query: it reads only the records that are there now."""
         with self._finder() as finder:
-            there = _stable(finder.all_positions(self._may_be_gone(self._options.topics.given_names)))
-            self._last = there, finder.identities
+            there = finder.all_positions(self._may_be_gone(self._options.topics.given_names))
+            self._last = {part: one.stable for part, one in there.items()}, finder.identities
 
     def latestOffset(self, start: dict[str, Any] | None, limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` if it is to wait."""
@@ -230,7 +226,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             told = {}
             if self._last is None:
                 told = finder.all_positions(self._may_be_gone(part.topic for part in begun))
-                newest, identities = _stable(told), finder.identities
+                newest, identities = {part: one.stable for part, one in told.items()}, finder.identities
             else:
                 newest, identities = self._last
             self._newest = newest
@@ -249,7 +245,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             end.update({part: begun[part] for part in gone})
             if not isinstance(limit, ReadAllAvailable) and may_cut(self._options.url):
                 end = self._admitted(finder, since, end, limit)
-        if self._waits(since, end, begun):
+        patience = None if self._last is not None or not begun else self._patience
+        if patience is not None and patience.waits(total(since, end), time.time_ns() // 1_000_000):
             assert start is not None, "otherwise nothing has begun"
             return start
         if told and not gone:
@@ -262,11 +259,6 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         for name in sorted(anew & {part.topic for part in begun}):
             self._loss(f"topic {name} was deleted and made anew: what was not read of the former one is gone")
         return {part: offset for part, offset in begun.items() if part.topic not in anew}
-
-    def _waits(self, since: Offsets, end: Offsets, begun: Offsets) -> bool:
-        if self._patience is None or self._last is not None or not begun:
-            return False
-        return self._patience.waits(total(since, end), time.time_ns() // 1_000_000)
 
     def _admitted(self, finder: Finder, since: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
         most = self._options.max_offsets

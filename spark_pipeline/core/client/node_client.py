@@ -73,6 +73,13 @@ class Access:
     timeout: float = 60.0
     patience: float = 60.0
 
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context for connections. Raises OSError for a file that cannot be read."""
+        context = ssl.create_default_context(cafile=self.ca or None)
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key or None)
+        return context
+
 
 ACCESS_OPTIONS = ("user", "password", "token", "tls", "tls.ca", "tls.cert", "tls.key", "timeoutMs", "patienceMs")
 """Options of :func:`access_given`."""
@@ -260,11 +267,8 @@ class NodeClient:
         options = self.options
         host, port = self._led or (options.host, options.port)
         if options.tls:
-            context = ssl.create_default_context(cafile=options.ca or None)
-            if options.cert:
-                context.load_cert_chain(options.cert, options.key or None)
             made: HTTPConnection = HTTPSConnection(
-                host, port, timeout=options.timeout, context=context, blocksize=1024 * 1024
+                host, port, timeout=options.timeout, context=options.tls_context(), blocksize=1024 * 1024
             )
         else:
             made = HTTPConnection(host, port, timeout=options.timeout, blocksize=1024 * 1024)

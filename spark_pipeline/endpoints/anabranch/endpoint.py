@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import re
-import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -214,7 +213,7 @@ class AnabranchEndpoint(Endpoint):
                 self._reader = NodeReader(self._options)
                 _tell_once(self._options)
                 return self._reader
-            self._reader = SbpReader(place, self._options.patience, self._tls() if place.tls else None)
+            self._reader = SbpReader(place, self._options.patience, self._options.tls_context() if place.tls else None)
         return self._reader
 
     def _forget_streams(self) -> None:
@@ -222,13 +221,6 @@ class AnabranchEndpoint(Endpoint):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
-
-    def _tls(self) -> ssl.SSLContext:
-        options = self._options
-        context = ssl.create_default_context(cafile=options.ca or None)
-        if options.cert:
-            context.load_cert_chain(options.cert, options.key or None)
-        return context
 
     # --- the rest ---------------------------------------------------------------------------------------------------
 

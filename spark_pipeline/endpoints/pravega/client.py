@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import socket
-import ssl
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -217,8 +216,7 @@ class _Store:
         connection = socket.create_connection(self._at, options.timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if options.tls:
-            context = ssl.create_default_context(cafile=options.ca or None)
-            connection = context.wrap_socket(connection, server_hostname=self._at[0])
+            connection = options.tls_context().wrap_socket(connection, server_hostname=self._at[0])
         return connection
 
     def _answer(self) -> tuple[int, memoryview]:

@@ -111,20 +111,23 @@ class YdbReading:
                         f"YDB sends nothing of {wanted.part} from offset {at} on, and it should up to {wanted.end}"
                     )
                 if not asked:
-                    stream.put(_how_far(session))
+                    request = FromClient()
+                    request.partition_session_status_request.partition_session_id = session
+                    stream.put(request)
                     asked = True
                 continue
             kind = answer.WhichOneof("server_message")
             if kind == "read_response":
                 stream.put(_credit(answer.read_response.bytes_size))
                 sure = 0
-                for batch in _batches(answer.read_response, wanted):
+                received = [batch for data in answer.read_response.partition_data for batch in data.batches]
+                for batch in (one for some in received for one in stored_batches(some, wanted.start, wanted.end)):
                     if batch.base_offset < at:
                         raise PipelineError(f"YDB sends offset {batch.base_offset} of {wanted.part} behind offset {at}")
                     at = batch.end_offset
                     yield batch
                 heard = time.monotonic()  # after the caller has taken the batches, which may be slow
-                at = max(at, _behind(answer.read_response))
+                at = max([at, *(some.message_data[-1].offset + 1 for some in received)])
             elif kind == "partition_session_status_response":
                 asked = False
                 sure = sure + 1 if answer.partition_session_status_response.read_offset >= wanted.end else 0
@@ -140,25 +143,6 @@ def _credit(size: int) -> Any:
     request = FromClient()
     request.read_request.bytes_size = size
     return request
-
-
-def _how_far(session: int) -> Any:
-    request = FromClient()
-    request.partition_session_status_request.partition_session_id = session
-    return request
-
-
-def _batches(response: Any, wanted: OffsetRange) -> Iterator[StoredBatch]:
-    for data in response.partition_data:
-        for batch in data.batches:
-            yield from stored_batches(batch, wanted.start, wanted.end)
-
-
-def _behind(response: Any) -> int:
-    """Return the offset behind the last message of a response."""
-    return max(
-        (batch.message_data[-1].offset + 1 for data in response.partition_data for batch in data.batches), default=0
-    )
 
 
 _META_TAG = 3 << 3 | 2
@@ -203,7 +187,8 @@ def _stored(batch: Any, messages: Sequence[Any]) -> StoredBatch:
         ),
         _written(messages, base if sparse else None),
     )
-    return StoredBatch(base, until, int(FormatId.YDB), payload, _written_ms(batch))
+    written_ms = created_ms(batch.written_at.seconds, batch.written_at.nanos) if batch.HasField("written_at") else -1
+    return StoredBatch(base, until, int(FormatId.YDB), payload, written_ms)
 
 
 def _written(messages: Sequence[Any], base: int | None) -> bytes:
@@ -234,9 +219,3 @@ def _session_meta(items: Any) -> bytes:
         put_bytes(entry, 0x12, items[name].encode())
         put_bytes(out, _META_TAG, entry)
     return bytes(out)
-
-
-def _written_ms(batch: Any) -> int:
-    if not batch.HasField("written_at"):
-        return -1
-    return created_ms(batch.written_at.seconds, batch.written_at.nanos)

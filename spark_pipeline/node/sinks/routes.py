@@ -172,12 +172,15 @@ class WriteHandlers:
         """
         body = await self._core.json(request, {*_NAMED, "attempts", "once", "rows", "digest"})
         keys = [_key(row) for row in rows(body.get("attempts"), "attempts", _ATTEMPTS)]
+        content = ""
+        if body.get("digest") is not None:  # else the client has an earlier release, or wants no comparison
+            content = f"{whole(body.get('rows'), 'rows')} {text(body['digest'], 'digest', 64)}"
         done = await self.writes.commit(
             _owner(request),
             self._batch(request, body),
             keys,
             once=body.get("once") is True,
-            content=_content(body),
+            content=content,
         )
         return await self._core.answer(request, {"already": done.already, "visible": done.visible})
 
@@ -227,12 +230,6 @@ def _key(row: Any) -> Key:
     if not isinstance(row, list) or len(row) != 2:
         raise RequestError("an attempt is told by its producer and epoch")
     return whole(row[0], "a producer"), whole(row[1], "an epoch", most=2**15 - 1)
-
-
-def _content(body: Mapping[str, Any]) -> str:
-    if body.get("digest") is None:  # the client has an earlier release, or wants no comparison
-        return ""
-    return f"{whole(body.get('rows'), 'rows')} {text(body['digest'], 'digest', 64)}"
 
 
 def _sizes(head: Any) -> list[int]:

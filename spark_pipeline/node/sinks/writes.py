@@ -382,7 +382,10 @@ class Writes:
             attempt.closing = True
         try:
             async for attempt in in_turns(wanted):
-                await self._check_whole(attempt)
+                await attempt.await_quiet()
+                # A node that acknowledges before a flush may lose acknowledged batches in a loss of power.
+                for topic, partition in await self.queries.find_missing(attempt):
+                    raise AttemptGone(f"what the attempt wrote to {topic}-{partition} is not there any more")
             named = set(wanted)
             of_batch = BatchName(sink.query, sink.target, sink.batch)
             others = [one for one in self.attempts.undecided(of_batch) if one not in named]
@@ -391,15 +394,6 @@ class Writes:
             for attempt in wanted:
                 attempt.closing = attempt.state is not AttemptState.OPEN
             raise
-
-    async def _check_whole(self, attempt: Attempt) -> None:
-        """Check that the attempt's transaction is open in every partition. Raises AttemptGone, LogError.
-
-        A node that acknowledges before a flush may lose acknowledged batches in a loss of power.
-        """
-        await attempt.await_quiet()
-        for topic, partition in await self.queries.find_missing(attempt):
-            raise AttemptGone(f"what the attempt wrote to {topic}-{partition} is not there any more")
 
     async def _store_decision(
         self, sink: SinkRow | None, committed: Sequence[Attempt], aborted: Sequence[Attempt]
