@@ -64,5 +64,5 @@ def unpacked(data: bytes) -> list[StoredBatch]:
     except struct.error as error:
         raise ValueError(f"these are no batches: {error}") from None
     if len(found) != count or at != len(view):
-        raise ValueError(f"an answer of {len(view)} bytes tells of {at}, with {len(found)} of {count} batches")
+        raise ValueError(f"an answer of {len(view)} bytes describes {at}, with {len(found)} of {count} batches")
     return found

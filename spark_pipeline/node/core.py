@@ -69,7 +69,7 @@ class PipelineCore:
                 await memory_of(request).admit(Kind.REQUESTS, size)
                 yield Pieces(request), size
         except TimeoutError:
-            raise RequestError("the body did not arrive in time", 408) from None
+            raise RequestError("the body did not arrive within pipeline.request_ms", 408) from None
 
     async def framed(
         self, request: web.Request, most: int, head_bytes: int, sizes_of: Callable[[Any], list[int]]
@@ -87,7 +87,7 @@ class PipelineCore:
             head = await parse_json(await pieces.read(length))
             sizes = sizes_of(head)
             if _LENGTH + length + sum(sizes) != size:
-                raise RequestError(f"a body of {size} bytes tells of {_LENGTH + length + sum(sizes)}")
+                raise RequestError(f"the body has {size} bytes, and its head describes {_LENGTH + length + sum(sizes)}")
             return head, [memoryview(await pieces.read(one)) for one in sizes]
 
     async def json(self, request: web.Request, known: set[str]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class PipelineCore:
             async with asyncio.timeout(self.settings.request_ms / 1000):
                 return await send_parts(request, parts, kind, status)
         except TimeoutError:
-            raise ConnectionAbortedError("the client does not take its answer") from None
+            raise ConnectionAbortedError("the client has not read its answer within pipeline.request_ms") from None
 
     # --- words ------------------------------------------------------------------------------------------------------
 
@@ -175,12 +175,12 @@ def length_of(request: web.Request, most: int) -> int:
     """Return the body's length on the wire, from its header. Raises RequestError."""
     size = request.content_length
     if size is None:
-        raise RequestError("the request does not say how long its body is", 411)
+        raise RequestError("the request has no Content-Length: send one", 411)
     if size > most:
-        raise RequestError(f"a body of {size} bytes is longer than the {most} that are taken", 413)
+        raise RequestError(f"the body has {size} bytes, above the limit of {most}", 413)
     if "Content-Encoding" in request.headers:
         # Decoding would change the length, and the decoded bytes would not be counted.
-        raise RequestError("a body is taken as it is, without an encoding", 415)
+        raise RequestError("the body has a Content-Encoding: send it without one", 415)
     return size
 
 
@@ -203,5 +203,5 @@ def rows(value: Any, what: str, most: int) -> list[Any]:
     if not isinstance(value, list):
         raise RequestError(f"{what} is not a list")
     if len(value) > most:
-        raise RequestError(f"{what} names {len(value)} at once; at most {most} are told")
+        raise RequestError(f"{what} has {len(value)} items, above the limit of {most}: ask in several requests")
     return value

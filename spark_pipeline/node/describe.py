@@ -219,7 +219,7 @@ class DescribeHandlers:
         # A log that moved to another node during the request has no positions here any more.
         for one in logs:
             if not one.is_open and failures.get(one) is None:
-                reason = f"{one.topic}-{one.partition} goes to another node, or is opened again"
+                reason = f"{one.topic}-{one.partition} moves to another node, or is opened again"
                 failures[one] = LogUnavailable(reason)
         _require_answers([failures.get(log) for log in logs])
         told = []
@@ -357,7 +357,7 @@ def _failure(error: RequestError | LogError) -> dict[str, object]:
 
 def _place(row: Any, columns: int) -> tuple[str, int]:
     if not isinstance(row, list) or len(row) != columns:
-        raise RequestError(f"a partition is told by {columns} things, not as {row!r:.100}")
+        raise RequestError(f"a partition is a list of {columns} items, not {row!r:.100}")
     return text(row[0], "a topic's name"), whole(row[1], "a partition")
 
 

@@ -105,7 +105,7 @@ class PipelineFront(Front):
                 await self._open_if_used()
                 return
             except LogError as error:
-                log.warning("whether sinks have left something could not be seen", error=str(error))
+                log.warning("sinks' transactions could not be looked for; trying again", error=str(error))
                 await asyncio.sleep(_AGAIN_S)
 
     async def _open_if_used(self) -> None:

@@ -186,7 +186,7 @@ class ImportHandlers:
                 size -= wanted
                 yield block
         except TimeoutError:
-            raise RequestError("the body did not arrive in time", 408) from None
+            raise RequestError("the body did not arrive within pipeline.request_ms", 408) from None
 
     # --- positions of groups ----------------------------------------------------------------------------------------
 

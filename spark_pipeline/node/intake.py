@@ -181,10 +181,10 @@ class Intake:
             return  # trimmed: it cannot be read any more, so there is nothing to compare
         stored = await self._find(base, len(payload))
         if stored is None or stored.base_offset != base or stored.end_offset != end:
-            raise ImportConflict(f"{place} has another batch at offset {base} than the one that is brought", base)
+            raise ImportConflict(f"{place} has another batch at offset {base} than the migration brings", base)
         there = memoryview(stored.payload)
         if len(there) != len(payload) or not self._form.same(there, payload):
-            raise ImportConflict(f"{place} holds other bytes at offset {base} than those that are brought", base)
+            raise ImportConflict(f"{place} has other bytes at offset {base} than the migration brings", base)
         self.compared += 1
 
     async def _find(self, base: int, size: int) -> StoredBatch | None:

@@ -99,10 +99,10 @@ def register(app: web.Application, core: PipelineCore) -> None:
         seconds = whole(body.get("seconds", _DAY_S), "seconds", 1)
         principal = principal_of(request)
         if principal.is_anonymous:
-            raise RequestError("a token is for somebody who has said who it is", 403)
+            raise RequestError("a token needs a client that has authenticated", 403)
         if request.headers.get("Authorization", "").lower().startswith("bearer "):
             # Otherwise a stolen token could be renewed for ever.
-            raise RequestError("a token is given to who shows a password or a certificate, not another token", 403)
+            raise RequestError("a token is issued for a password or a certificate, not for another token", 403)
         return await core.answer(request, {"token": core.node.authenticator.issue(principal, seconds, AUDIENCE)})
 
     app.router.add_post("/v1/read", read)

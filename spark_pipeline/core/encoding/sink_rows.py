@@ -81,7 +81,7 @@ def check_schema(schema: pa.Schema, options: SinkOptions) -> None:
     if "value" not in names:
         raise OptionError(f"rows to be written have no column 'value': they have {', '.join(sorted(names)) or 'none'}")
     if not options.topic and "topic" not in names:
-        raise OptionError("where the rows go is not told: give the option 'topic', or the rows a column 'topic'")
+        raise OptionError("rows have no topic: give the option 'topic', or the rows a column 'topic'")
     for name, (kinds, words) in _KINDS.items():
         if name in names and schema.field(name).type not in kinds:
             raise OptionError(f"column {name!r} is of type {schema.field(name).type}; it has to be {words}")

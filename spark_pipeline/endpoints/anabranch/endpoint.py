@@ -274,4 +274,4 @@ def _between(skipped: Sequence[tuple[int, int]], start: int, end: int) -> Iterat
 @cache
 def _tell_once(options: NodeOptions) -> None:
     """Warn once per process that records are read through the node, which is slower and loads the node more."""
-    _log.warning("%r leads nobody to its range servers: records are read through the node", options)
+    _log.warning("%r publishes no range servers: records are read through the node, which is slower", options)

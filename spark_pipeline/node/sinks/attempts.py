@@ -167,8 +167,8 @@ class Attempts:
         attempt = self._by_key.get(key)
         if attempt is None or attempt.row.owner != owner or not attempt.takes_batches:
             raise AttemptGone(
-                "the attempt is not open any more: its batch was decided without it, or nothing was heard of it for so "
-                "long that it was aborted"
+                "the attempt is not open any more: its batch was decided without it, or it was aborted after its "
+                "timeout"
             )
         return attempt
 

@@ -228,7 +228,7 @@ def _owner(request: web.Request) -> str:
 
 def _key(row: Any) -> Key:
     if not isinstance(row, list) or len(row) != 2:
-        raise RequestError("an attempt is told by its producer and epoch")
+        raise RequestError("an attempt is a list of producer and epoch")
     return whole(row[0], "a producer"), whole(row[1], "an epoch", most=2**15 - 1)
 
 
@@ -239,7 +239,7 @@ def _sizes(head: Any) -> list[int]:
     sizes = []
     for row in rows(head.get("batches"), "batches", _BATCHES):
         if not isinstance(row, list) or len(row) != 3:
-            raise RequestError("a batch is told by its topic, partition and size")
+            raise RequestError("a batch is a list of topic, partition and size")
         text(row[0], "a topic's name")
         whole(row[1], "a partition")
         sizes.append(whole(row[2], "a batch's size", 1))
@@ -266,7 +266,7 @@ def accept(payload: memoryview, producer: int, epoch: int, limits: WriteLimits) 
     if header.attributes & CONTROL or not header.attributes & TRANSACTIONAL:
         raise BatchInvalid("a sink writes transactional batches, which are no control batches")
     if (header.producer_id, header.producer_epoch) != (producer, epoch) or header.base_sequence < 0:
-        raise BatchInvalid("a batch names another producer, or no sequence number")
+        raise BatchInvalid("a batch needs its attempt's producer id and epoch, and a sequence number")
     if header.codec > Compression.ZSTD:
         raise BatchInvalid(f"compression codec {header.codec} is not known")
     stamp = ProducerStamp(producer, epoch, header.base_sequence, header.record_count)

@@ -456,7 +456,7 @@ class Writes:
         attempts = [one for one in session.attempts.values() if one.takes_batches]
         if attempts:
             name = session.name
-            log.info("a sink's batch is aborted: nothing was heard of it", query=name.query, batch=name.number)
+            log.info("a sink's batch is aborted after its timeout", query=name.query, batch=name.number)
             self.expired += len(attempts)
             for owner in {one.row.owner for one in attempts}:
                 await self.abort(owner, name, [one.key for one in attempts])

@@ -235,7 +235,7 @@ async def test_a_node_that_keeps_its_range_servers_to_itself_is_read_through_and
         reader = opened(lab)
         assert await read(lab, reader, 0, 1) == {0: b"a"}
         await lab.ask(reader.close)
-    said = [one for one in caplog.messages if "leads nobody to its range servers: records are read through" in one]
+    said = [one for one in caplog.messages if "publishes no range servers: records are read through" in one]
     assert len(said) == 1
     assert lab.node.metrics.front("pipeline").topic("t").records_out == 2
     await lab.close()

@@ -116,7 +116,7 @@ async def test_with_users_records_come_straight_from_range_servers_and_of_topics
     alice, stranger, eve = opened(lab, **ALICE), opened(lab), opened(lab, user="eve", password="eve")
     assert await read(lab, alice, "t") == [(0, b"a"), (1, b"b")]
     assert isinstance(alice._reader, SbpReader)
-    assert not [one for one in caplog.messages if "leads nobody" in one]
+    assert not [one for one in caplog.messages if "publishes no range servers" in one]
     assert lab.node.metrics.front("pipeline").topic("t").records_out == 0, "it did not pass through the node"
     with pytest.raises(PipelineError, match="you may not read topic 'secret'"):
         await read(lab, alice, "secret")
