@@ -161,12 +161,11 @@ class Store:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def files(self, name: str = "", suffix: str = ".parquet") -> dict[str, Any]:
-        """Return every file below ``name`` whose name ends with ``suffix``: path from here -> pyarrow's FileInfo."""
-        base = f"{self.path}/{name}".rstrip("/")
-        selector = pafs.FileSelector(base, recursive=True, allow_not_found=True)
+    def files(self) -> dict[str, Any]:
+        """Return every Parquet file: path from here -> pyarrow's FileInfo."""
+        selector = pafs.FileSelector(self.path, recursive=True, allow_not_found=True)
         return {
             info.path[len(self.path) + 1 :]: info
             for info in self.filesystem().get_file_info(selector)
-            if info.type == pafs.FileType.File and info.path.endswith(suffix)
+            if info.type == pafs.FileType.File and info.path.endswith(".parquet")
         }

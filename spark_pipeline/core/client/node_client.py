@@ -190,9 +190,9 @@ class NodeClient:
         """Send a JSON object and return the bytes of the answer. Raises NodeError."""
         return self.request("POST", path, (json.dumps(content).encode(),))
 
-    def post_bytes(self, path: str, parts: Sequence[Buffer], *, patience: float | None = None) -> dict[str, Any]:
+    def post_bytes(self, path: str, parts: Sequence[Buffer]) -> dict[str, Any]:
         """Send bytes, without joining them, and return the JSON object of the answer. Raises NodeError."""
-        return self._object("POST", path, parts, patience)
+        return self._object("POST", path, parts)
 
     def _object(self, method: str, path: str, parts: Sequence[Buffer], patience: float | None = None) -> dict[str, Any]:
         answer = json.loads(self.request(method, path, parts, patience))

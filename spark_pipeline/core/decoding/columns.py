@@ -54,9 +54,9 @@ class Fields:
         return every.take(pa.array(wanted * 2, mask=missing))
 
 
-def strings(fields: Fields, chosen: Int64s | None = None) -> pa.Array:
+def strings(fields: Fields) -> pa.Array:
     """Return ``fields`` as text. Raises Unusual if a field is not UTF-8."""
-    found = fields.array(chosen, pa.string())
+    found = fields.array(kind=pa.string())
     try:
         found.validate(full=True)
     except pa.ArrowInvalid:

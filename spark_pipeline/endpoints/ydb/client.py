@@ -144,7 +144,7 @@ def _config(options: YdbOptions) -> dict[str, Any]:
 
 
 class YdbStream:
-    """One StreamRead: ``put`` sends a request to the server, ``next`` returns its next answer. It must be closed."""
+    """One StreamRead: ``send`` sends a request to the server, ``next`` returns its next answer. It must be closed."""
 
     def __init__(self, driver: Any, address: str) -> None:
         self._address = address
@@ -162,7 +162,7 @@ class YdbStream:
             raise to_error(error, address) from error
         threading.Thread(target=self._take, name="ydb-stream", daemon=True).start()
 
-    def put(self, request: Any) -> None:
+    def send(self, request: Any) -> None:
         """Send a ``FromClient``."""
         self._requests.put(request)
 

@@ -33,10 +33,9 @@ _RETRY_S = 0.2
 class YdbReading:
     """A reader of one topic's partitions, at ``path``."""
 
-    def __init__(self, client: YdbClient, path: str, credit: int = CREDIT_BYTES) -> None:
+    def __init__(self, client: YdbClient, path: str) -> None:
         self._client = client
         self._path = path
-        self._credit = credit
         self._patience = client.options.patience
 
     def batches(self, wanted: OffsetRange) -> Iterator[StoredBatch]:
@@ -79,7 +78,7 @@ class YdbReading:
         if written_ms is not None:
             topic.read_from.seconds, rest = divmod(max(written_ms, 0), 1000)
             topic.read_from.nanos = rest * 1_000_000
-        stream.put(first)
+        stream.send(first)
         deadline = time.monotonic() + self._client.options.timeout
         while True:
             answer = stream.next(max(0.0, deadline - time.monotonic()))
@@ -95,8 +94,8 @@ class YdbReading:
         begun.start_partition_session_response.partition_session_id = session
         if written_ms is None:
             begun.start_partition_session_response.read_offset = wanted.start
-        stream.put(begun)
-        stream.put(_credit(self._credit))
+        stream.send(begun)
+        stream.send(_credit(CREDIT_BYTES))
         return session
 
     def _take(self, stream: YdbStream, session: int, wanted: OffsetRange) -> Iterator[StoredBatch]:
@@ -113,12 +112,12 @@ class YdbReading:
                 if not asked:
                     request = FromClient()
                     request.partition_session_status_request.partition_session_id = session
-                    stream.put(request)
+                    stream.send(request)
                     asked = True
                 continue
             kind = answer.WhichOneof("server_message")
             if kind == "read_response":
-                stream.put(_credit(answer.read_response.bytes_size))
+                stream.send(_credit(answer.read_response.bytes_size))
                 sure = 0
                 received = [batch for data in answer.read_response.partition_data for batch in data.batches]
                 for batch in (one for some in received for one in stored_batches(some, wanted.start, wanted.end)):

@@ -1,4 +1,4 @@
-"""What a cut-over carries besides records: settings that only YDB's clients see, and positions of groups.
+"""The carrying of more than records: settings that only YDB's clients see, and positions of groups.
 
 The settings are codecs, speeds, attributes and consumers, by both sides' YDB listeners. A consumer must exist before
 its readers come. Positions are exact offsets, since offsets are the same on both sides.
