@@ -75,10 +75,13 @@ def decode(bodies: Sequence[Body], within: OffsetRange, columns: Columns) -> pa.
 
     def sequence() -> pa.Array:
         numbered = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
-        first = [body.header.last_number - body.header.records + 1 for body in bodies]
-        given = wanted.of_batches(first) + wanted.choose(numbered)
         # Only writers that number their events one by one, rather than an append as a whole, tell their numbers.
         known = [body.header.writer_id != NO_WRITER and body.header.events == body.header.records for body in bodies]
+        first = [
+            body.header.last_number - body.header.records + 1 if one else 0
+            for body, one in zip(bodies, known, strict=True)
+        ]
+        given = wanted.of_batches(first) + wanted.choose(numbered)
         return pa.array(given, mask=(wanted.of_batches(known) == 0) | (given < 0))
 
     sent = [body.batch.written_ms for body in bodies]
