@@ -214,13 +214,13 @@ async def test_more_aborted_transactions_than_one_answer_holds(lab: Lab) -> None
 @pytest.mark.parametrize(
     ("path", "body", "complaint"),
     [
-        ("/v1/positions", {"partitions": [["t", 0]] * 1001}, "names 1001 at once; at most 1000"),
-        ("/v1/positions", {"partitions": [["t"]]}, "told by 2 things"),
+        ("/v1/positions", {"partitions": [["t", 0]] * 1001}, "partitions has 1001 items, above the limit of 1000"),
+        ("/v1/positions", {"partitions": [["t"]]}, "a list of 2 items"),
         ("/v1/positions", {"partitions": [["t", True]]}, "whole number"),
         ("/v1/positions", {"partitions": [["t", -1]]}, "whole number"),
         ("/v1/positions", {"partitions": "all"}, "not a list"),
         ("/v1/positions", [], "not a JSON object"),
-        ("/v1/timestamps", {"partitions": [["t", 0, 0]] * 101}, "at most 100"),
+        ("/v1/timestamps", {"partitions": [["t", 0, 0]] * 101}, "above the limit of 100"),
         ("/v1/timestamps", {"partitions": [["t", 0, 1.5]]}, "a timestamp is not a whole number"),
         ("/v1/describe", {"topics": ["t"], "partitions": 1}, "unknown field 'partitions'"),
         ("/v1/describe", {"topics": ["x" * 1001]}, "1 to 1000 characters"),
@@ -234,7 +234,7 @@ async def test_what_is_asked_wrongly_is_said(lab: Lab, path: str, body: object, 
 
 
 async def test_a_body_is_bounded_and_must_be_json(lab: Lab) -> None:
-    with pytest.raises(NodeError, match="longer than the 1048576") as caught:
+    with pytest.raises(NodeError, match="above the limit of 1048576") as caught:
         await lab.ask(lab.client.request, "POST", "/v1/positions", [b" " * 1_048_577])
     assert caught.value.status == 413
     with pytest.raises(NodeError, match="not JSON"):

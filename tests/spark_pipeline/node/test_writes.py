@@ -280,7 +280,7 @@ async def test_who_begins_is_told_what_takes_records(lab: Lab, monkeypatch: pyte
     monkeypatch.setattr(write_routes, "_PARTITIONS", 2)
     assert await lab.ask(attempt.begin, ["t", "small"])
     assert attempt.told.keys() == {"t"}
-    with pytest.raises(NodeError, match="topics names 11 at once"):
+    with pytest.raises(NodeError, match="topics has 11 items"):
         await lab.ask(attempt.begin, [str(number) for number in range(11)])
 
 
@@ -441,9 +441,9 @@ async def test_the_rows_of_attempts_go_when_they_have_ended(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"sequence": -1}, "no sequence number"),
-        ({"producer_id": 99}, "another producer"),
-        ({"epoch": 5}, "another producer"),
+        ({"sequence": -1}, "a sequence number"),
+        ({"producer_id": 99}, "its attempt's producer id"),
+        ({"epoch": 5}, "its attempt's producer id"),
         ({"transactional": False}, "transactional batches"),
     ],
 )
@@ -501,7 +501,7 @@ def framed(head: bytes) -> bytes:
         (b"\x7f\0\0\0{}", "length of its head"),
         (b"\0\0\0\x02[]", "not a JSON object"),
         (b"\0\0\0\x02{}", "batches is not a list"),
-        (framed(b'{"batches": [["t", 0, 1000]]}'), "tells of 1033"),
+        (framed(b'{"batches": [["t", 0, 1000]]}'), "its head describes 1033"),
         (framed(b'{"batches": [["t", 0]]}'), "topic, partition and size"),
     ],
 )
