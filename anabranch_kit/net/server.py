@@ -111,9 +111,9 @@ class Server(ABC, Generic[C]):
             self._sweeper.cancel()
 
     async def _empty(self) -> None:
-        """Wait until all connections have ended."""
+        """Wait until all connections have ended. A stop that is hurried waits twice at the same time."""
         if self.connections:
-            self._emptied = asyncio.Event()
+            self._emptied = self._emptied or asyncio.Event()
             await self._emptied.wait()
 
     def _sweep_later(self) -> None:
