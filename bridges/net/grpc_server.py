@@ -504,4 +504,4 @@ def credentials(tls: ssl.SSLContext) -> Any:
 
 
 def _tls_configuration(pem: Pem) -> Any:
-    return grpc.ssl_server_certificate_tls_configuration([(pem.key, pem.cert)], pem.client_ca)
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)
