@@ -91,7 +91,7 @@ def test_commands_need_a_token_of_their_stream(strict: NodeProcess) -> None:
 
 def wheel(uri: str, group: str, *words: str, **environment: str) -> None:
     """Have a client write and read events; see ``wheel_events.py``."""
-    command = [sys.executable, str(Path(__file__).with_name("wheel_events.py")), uri, group, *words]
+    command = [sys.executable, "-m", "tests.pravega_front.wheel_events", uri, group, *words]
     done = subprocess.run(command, env=environment or None, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -1,6 +1,6 @@
 """Ten events written, or only read, by the PyPI wheel ``pravega`` in a process of its own.
 
-    python wheel_events.py URI GROUP [write] [login] [tls]
+    python -m tests.pravega_front.wheel_events URI GROUP [write] [login] [tls]
 
 The wheel takes a password, and what it trusts, from the environment alone; and its threads trip over the end of the
 interpreter.
