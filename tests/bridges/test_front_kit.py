@@ -17,7 +17,7 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.front_kit import KitNode
 from bridges.log.partition.admission import Admission
-from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.partition.upkeep import Upkeep
 from bridges.node.request_front import RequestFront
 from tests.line_front.line_front import LineFormat, LineFront, LineStamp, payload_of
 
@@ -113,7 +113,7 @@ async def test_the_kit_notices_where_nobody_looks(tmp_path: Path, monkeypatch: p
 async def test_the_kit_notices_what_is_deleted_by_a_client_s_word(
     offset: int | None, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PartitionLog, "retention_offset", lambda *of: offset)
+    monkeypatch.setattr(Upkeep, "retention_offset", lambda *of: offset)
     async with front_kit.serving(tmp_path, LineFront) as kit:
         with pytest.raises(AssertionError, match=complaint):
             await front_kit.check_duties(kit, lambda *sent: put_through(kit, *sent))

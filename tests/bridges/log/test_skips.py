@@ -263,7 +263,7 @@ async def test_skips_are_durable_and_go_with_their_topic(tmp_path: Path) -> None
     assert await stored() == ()
     await skips.add(1, (5, 9), "damaged")
     await db.run(lambda c: Skips.erase(c, "t"))
-    skips.deleted(1)
+    skips.drop(1)
     assert await stored() == ()
     await db.close()
 

@@ -21,6 +21,10 @@ class Log:
 
     topic, partition, log_start_offset = "t", 0, 3
 
+    @property
+    def upkeep(self) -> Log:
+        return self
+
     def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
         assert keep_bytes == -1
         older = min(10, (now_ms - keep_ms) // 1000)
