@@ -7,8 +7,9 @@ import asyncio
 import ydb
 from pravega_client import StreamManager
 
+from tests.kit.wheel import read_events
 from tests.node_process import NodeProcess
-from tests.test_three_protocols import PATIENCE, consumed, events
+from tests.test_three_protocols import PATIENCE, consumed
 
 
 def read_ydb(node: NodeProcess, topic: str, count: int) -> list[bytes]:
@@ -27,4 +28,4 @@ def read_all(node: NodeProcess, topic: str, expected: list[bytes], group: str) -
     assert read_ydb(node, topic, len(expected)) == expected
     streams = StreamManager(f"tcp://{node.addresses['pravega']}")
     readers = streams.create_reader_group(group, "default", topic)
-    assert asyncio.run(events(readers.create_reader("one"), len(expected))) == expected
+    assert asyncio.run(read_events(readers.create_reader("one"), len(expected))) == expected

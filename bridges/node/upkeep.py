@@ -37,7 +37,7 @@ async def upkeep(below: Floors) -> AsyncIterator[None]:
     plan, log, catalog = below.plan, below.log, below.metadata.catalog
     settings, every = plan.settings, plan.chores.every
     every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
-    every(settings.log.retention_check_interval_ms, partial(_enforce_retention, below), "retention")
+    every(settings.log.retention_check_interval_ms, partial(enforce_retention, below), "retention")
     every(settings.log.cleaner_interval_ms, partial(compact, below), "compaction")
     spent = SpentPartitions(catalog, log.logs, plan.chores.rounds("sealed partitions that are given back"))
     every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
@@ -57,7 +57,8 @@ async def upkeep(below: Floors) -> AsyncIterator[None]:
         await plan.chores.close()
 
 
-async def _enforce_retention(below: Floors, now_ms: int) -> None:
+async def enforce_retention(below: Floors, now_ms: int) -> None:
+    """Trim what retention no longer keeps of all topics that were handed over."""
     log, catalog = below.log, below.metadata.catalog
     topics = log.handed_over.others(catalog.topics.values(), now_ms)
     places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))

@@ -37,7 +37,7 @@ class Ahead:
         return self
 
     def gather(self, wishes: Iterable[Wish], room: int, done: GatherDone) -> None:
-        gather(self.log._owner.client, wishes, room, done)
+        gather(self.log._logs.client, wishes, room, done)
 
     def gather_later(self, wishes: Iterable[Wish], room: int, done: GatherDone) -> None:
         self.held_back.append(partial(self.gather, wishes, room, done))
@@ -183,7 +183,7 @@ async def test_the_first_of_an_answer_is_not_read_ahead_of_room(lab: Ahead) -> N
     backend: Any = lab.world.backend
     backend._found = lambda offset, max_bytes, limit: backend.entries[offset : offset + 1]
     for begun in (False, True):
-        gather(lab.log._owner.client, wishes, 1, answers.append, begun)
+        gather(lab.log._logs.client, wishes, 1, answers.append, begun)
     first = answers[0][0]
     assert first is not None
     assert [one.base_offset for one in first[0]] == [0]

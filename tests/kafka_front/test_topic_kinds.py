@@ -16,6 +16,7 @@ from bridges.catalog.topic import TopicKind, TopicNotFound
 from bridges.formats import FormatId
 from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
+from bridges.node.upkeep import enforce_retention
 from tests.kafka_front.node_lab import append, log_of, serving
 
 CONSOLE = {"listen.console": "127.0.0.1:0"}
@@ -171,7 +172,7 @@ async def test_kinds_and_hidden_logs_last_and_retention_leaves_them_alone(tmp_pa
             assert (catalog.topics | catalog.hidden)[kind.value].kind is kind
         assert catalog.topic("user").names == {"pravega": "default/user", "ydb": "user"}
         assert catalog.hidden["table"].names == {}
-        await again._enforce_retention(2**42)
+        await enforce_retention(again.floors, 2**42)
         assert log_of(again, "user").log_start_offset == 1
         for kind in HIDDEN:
             log = log_of(again, kind.value)
