@@ -213,6 +213,7 @@ def whole(address: str, name: str) -> bytes:
 @pytest.mark.timeout(400)
 def test_transactions_go_over_all_nodes(nodes: list[NodeProcess], controllers: list[ControllerClient]) -> None:
     one, two, three = controllers
+    wait_until(lambda: is_shared(nodes))
     make(one, "txn")
     info = stream(SCOPE, "txn")
     led = owners(one, "txn")

@@ -107,9 +107,9 @@ final class Deriver {
                 String source = new String(record.value(), StandardCharsets.UTF_8);
                 read.addArray().add(record.partition()).add(record.offset()).add(source);
                 String value = name + ":" + written++ + ":" + source;
-                sent.addArray().add(record.partition()).add(value);
                 futures.add(producer.send(new ProducerRecord<>(
                         derived, record.partition(), null, value.getBytes(StandardCharsets.UTF_8))));
+                sent.addArray().add(record.partition()).add(value); // the client may refuse to send it
                 next.put(
                         new TopicPartition(record.topic(), record.partition()),
                         new OffsetAndMetadata(record.offset() + 1));
