@@ -28,7 +28,10 @@ _LOOP = (
 _RESPONSE = (
     Step("answer, metrics", ("kafka_front.session:Connection.answer",)),
     Step("encode the response", ("kafka_front.wire.codec:ServerCodec.response",)),
-    Step("responses in order", ("bridges.net.connection:Connection._fill", "bridges.net.connection:Connection._flush")),
+    Step(
+        "responses in order",
+        ("bridges.net.connection:Connection._fill", "anabranch_kit.net.connection:Connection._flush"),
+    ),
     Step("outbox", ("anabranch_kit.net.outbox:Outbox.send",)),
 )
 """How every response goes out."""
