@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from anabranch_kit.run.sliced import at_once
-from bridges.console.rendering import Wanted, rendered
+from bridges.console.records.rendering import Wanted, rendered
 from bridges.errors import BatchInvalid, RecordInvalid
 from bridges.formats import FORMATS, FormatId, Translator, _translation
 from bridges.formats.base import EVENT_HEADER

@@ -1,7 +1,7 @@
 """Consumer groups as operators see them: the views that a front gives the console and the command line.
 
 A front reports who is in a group and who reads which partition. Committed positions belong to all fronts
-(bridges/catalog/progress.py), so the node adds them, and the lag, itself (bridges/console/groups.py).
+(bridges/catalog/progress.py), so the node adds them, and the lag, itself (bridges/console/groups/requests.py).
 
 The directories of all fronts of one space are together the registry of a group's members. A group of one space and name
 has one coordinator, whatever its protocols, so that node's directories know all members. A group's members all use one

@@ -24,29 +24,27 @@ EXIT_NODE_FAILED = 5
 EXIT_STALLED = 6
 
 _COMMANDS = {
-    "serve": "Run a node.",
-    "pd": "Run a placement driver as a separate process.",
-    "range-server": "Run a range server as a separate process.",
-    "config": "Show every setting, its value and where it comes from.",
-    "topic": "List, create, describe, alter and delete topics.",
-    "transaction": "List transactions; find and end those without a coordinator.",
-    "group": "Show consumer groups and their lag, and set their positions.",
-    "acl": "Manage access rules.",
-    "quota": "Manage quotas of users, clients and addresses.",
-    "node": "Show a node's status, promises, users and jobs.",
-    "cluster": "Show the nodes of a cluster, move slots, drain nodes.",
-    "user": "Add, remove and list users, and change passwords.",
-    "produce": "Append lines to a topic.",
-    "tail": "Print records of a topic.",
-    "accept-data-loss": "Accept the loss of damaged data, so that a node can start.",
-    "api": "Send a request to the node's JSON interface.",
-    "top": "Show a node's activity, refreshed in place.",
-    "doctor": "Check this installation and suggest remedies.",
-    "version": "Print the version.",
+    "serve": ("servers.serve", "Run a node."),
+    "pd": ("servers.pd", "Run a placement driver as a separate process."),
+    "range-server": ("servers.range_server", "Run a range server as a separate process."),
+    "config": ("config", "Show every setting, its value and where it comes from."),
+    "topic": ("topics.topic", "List, create, describe, alter and delete topics."),
+    "transaction": ("topics.transaction", "List transactions; find and end those without a coordinator."),
+    "group": ("topics.group", "Show consumer groups and their lag, and set their positions."),
+    "acl": ("rights.acl", "Manage access rules."),
+    "quota": ("rights.quota", "Manage quotas of users, clients and addresses."),
+    "node": ("nodes.node", "Show a node's status, promises, users and jobs."),
+    "cluster": ("nodes.cluster", "Show the nodes of a cluster, move slots, drain nodes."),
+    "user": ("rights.user", "Add, remove and list users, and change passwords."),
+    "produce": ("topics.produce", "Append lines to a topic."),
+    "tail": ("topics.tail", "Print records of a topic."),
+    "accept-data-loss": ("servers.accept_data_loss", "Accept the loss of damaged data, so that a node can start."),
+    "api": ("api", "Send a request to the node's JSON interface."),
+    "top": ("nodes.top", "Show a node's activity, refreshed in place."),
+    "doctor": ("nodes.doctor", "Check this installation and suggest remedies."),
+    "version": ("version", "Print the version."),
 }
-"""Help by command name. Each name (with ``_`` for ``-``) is a module in bridges/commands with a click command
-``command``.
-"""
+"""By command name: a module in bridges/commands with a click command ``command``, and the command's help."""
 
 ENTRY_POINTS = "anabranch.commands"
 """The entry-point group of commands of other packages. Each entry names a click command, whose module should import
@@ -63,7 +61,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return self._installed(cmd_name)
-        command: click.Command = import_module(f"bridges.commands.{cmd_name.replace('-', '_')}").command
+        command: click.Command = import_module(f"bridges.commands.{_COMMANDS[cmd_name][0]}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -87,7 +85,10 @@ class _Lazy(click.Group):
         others = ((name, self._installed(name)) for name in self.list_commands(ctx) if name not in _COMMANDS)
         with formatter.section("Commands"):
             formatter.write_dl(
-                [*_COMMANDS.items(), *((name, found.short_help or "") for name, found in others if found)]
+                [
+                    *((name, text) for name, (_, text) in _COMMANDS.items()),
+                    *((name, found.short_help or "") for name, found in others if found),
+                ]
             )
 
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from aiohttp import web
 
-from bridges.console.access_rules import AccessRuleHandlers
-from bridges.console.cluster import ClusterHandlers
-from bridges.console.groups import GroupHandlers
+from bridges.console.groups.requests import GroupHandlers
+from bridges.console.groups.resets import ResetHandlers
+from bridges.console.history.pictures import PictureHandlers
 from bridges.console.host import Host
 from bridges.console.jobs import JobHandlers
-from bridges.console.node_facts import NodeFactHandlers
+from bridges.console.nodes.cluster import ClusterHandlers
+from bridges.console.nodes.facts import NodeFactHandlers
+from bridges.console.nodes.status import StatusHandlers
 from bridges.console.openapi import OpenApiHandlers
-from bridges.console.pictures import PictureHandlers
-from bridges.console.quotas import QuotaHandlers
-from bridges.console.records import FRONT, RecordHandlers
-from bridges.console.resets import ResetHandlers
-from bridges.console.sides import SideHandlers
-from bridges.console.status import StatusHandlers
-from bridges.console.topics import TopicHandlers
+from bridges.console.records.requests import FRONT, RecordHandlers
+from bridges.console.records.sides import SideHandlers
+from bridges.console.rights.access_rules import AccessRuleHandlers
+from bridges.console.rights.quotas import QuotaHandlers
+from bridges.console.topics.requests import TopicHandlers
 from bridges.console.transactions import TransactionHandlers
 from bridges.http.access import Doorkeeper
 from bridges.http.errors import errors_as_json

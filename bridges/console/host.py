@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
     from bridges.catalog.transaction_view import TransactionDirectory
     from bridges.cluster.ownership import Membership
-    from bridges.console.group_states import GroupStates
-    from bridges.console.sampling import Recorder
-    from bridges.console.topic_sizes import TopicSizes
+    from bridges.console.groups.states import GroupStates
+    from bridges.console.history.sampling import Recorder
+    from bridges.console.topics.sizes import TopicSizes
     from bridges.life import Life
     from bridges.log.compaction.cleaner import Cleaner
     from bridges.log.logs import Logs

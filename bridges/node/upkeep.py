@@ -13,7 +13,7 @@ import structlog
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.turns import in_turns
 from anabranch_kit.run.watchdog import SlowThreads
-from bridges.console.history import FINE_S
+from bridges.console.history.rings import FINE_S
 from bridges.log.ledger.expiry import expire_producers
 from bridges.node.floors import Floors
 from bridges.node.listening import CONSOLE

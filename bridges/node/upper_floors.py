@@ -17,10 +17,10 @@ from anabranch_kit.net.address import Address
 from bridges.catalog.topic import Change, ChangeKind
 from bridges.catalog.topic_config import node_config_of
 from bridges.console.door import ConsoleDoor
-from bridges.console.group_states import GroupStates
+from bridges.console.groups.states import GroupStates
+from bridges.console.history.sampling import Recorder
 from bridges.console.host import Host
-from bridges.console.sampling import Recorder
-from bridges.console.topic_sizes import TopicSizes
+from bridges.console.topics.sizes import TopicSizes
 from bridges.node import backend, floors, promises
 from bridges.node.floors import Floors
 from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from bridges.catalog.progress import Committed
 from bridges.commands.cli import main
 from bridges.console.openapi import OPERATIONS
-from bridges.console.records import FRONT
+from bridges.console.records.requests import FRONT
 from bridges.node.assembly import Node
-from tests.bridges.console.test_console_groups import Directory, GroupFront
+from tests.bridges.console.groups.test_console_groups import Directory, GroupFront
 from tests.bridges.node.test_node import append, settings_of
 
 COMMANDS = """

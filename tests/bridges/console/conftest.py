@@ -11,8 +11,8 @@ import pytest
 
 from bridges.node.assembly import Node
 from tests.bridges.console.chromium import browser
+from tests.bridges.console.groups.test_console_groups import Directory, GroupFront
 from tests.bridges.console.page import Page
-from tests.bridges.console.test_console_groups import Directory, GroupFront
 from tests.bridges.node.test_node import settings_of
 
 

@@ -15,11 +15,11 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Topic
-from bridges.console.history import FINE_S
-from bridges.console.sampling import GROUPS, RECORDS, SECONDS, TOPICS
+from bridges.console.history.rings import FINE_S
+from bridges.console.history.sampling import GROUPS, RECORDS, SECONDS, TOPICS
 from bridges.node.assembly import Node
 from tests.bridges.console.chromium import complaints
-from tests.bridges.console.test_console_groups import Directory
+from tests.bridges.console.groups.test_console_groups import Directory
 from tests.bridges.node.test_node import append
 
 T = TypeVar("T")

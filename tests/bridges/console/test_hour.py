@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from bridges.catalog.group_view import GroupMemberView
 from bridges.catalog.progress import Committed
-from bridges.console.sampling import slope
+from bridges.console.history.sampling import slope
 from bridges.node.assembly import Node
 from tests.bridges.console.chromium import browser, complaints
 from tests.bridges.console.page import Page, crowd

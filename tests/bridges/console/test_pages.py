@@ -20,7 +20,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
-from tests.bridges.console.test_console_groups import Directory, GroupFront
+from tests.bridges.console.groups.test_console_groups import Directory, GroupFront
 from tests.bridges.node.test_node import append, settings_of
 
 
@@ -184,7 +184,7 @@ async def test_who_commits_between_the_look_and_the_change_is_not_overwritten(
     await append(lab.node, "words", 0, 1)
     front = lab.node.progress.front("one")
     await front.commit("readers", [("words", 0, Committed(0))])
-    from bridges.console import resets
+    from bridges.console.groups import resets
 
     before = resets.ResetHandlers._target
 

@@ -1,0 +1,1 @@
+"""Commands for nodes: state, activity, problems."""

@@ -1,0 +1,145 @@
+"""``anabranch top``: shows the activity of a node or of a cluster, refreshed in place."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
+
+import click
+
+from bridges.commands.common import NodeClient, json_option, node_option, print_json
+
+if TYPE_CHECKING:
+    from bridges.commands.nodes.top_figures import Figures, Scrape
+
+
+@click.command("top")
+@click.option(
+    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between refreshes."
+)
+@click.option("--once", is_flag=True, help="Print once and end. The default if the output is no terminal.")
+@click.option("--alone", is_flag=True, help="Show this node only, without its cluster and the other workers.")
+@node_option
+@json_option
+def command(interval: float, once: bool, alone: bool, node: str, as_json: bool) -> None:
+    """Show the activity of a node, its cluster and all workers: rates of protocols and topics, lagging groups,
+    memory, stalls. Ctrl-C ends it.
+    """
+    from msgspec import to_builtins
+    from rich.console import Console
+
+    from bridges.commands.nodes.top_screen import screen
+
+    look = _Looks(node, NodeClient, alone=alone, as_json=as_json)
+    look.next()
+    if once or as_json or not sys.stdout.isatty():
+        time.sleep(interval)
+        seen = look.next()
+        assert seen is not None  # the second call
+        if as_json:
+            print_json(to_builtins(seen))
+        else:
+            Console().print(screen(seen, node, 10_000))
+        return
+    try:
+        _refresh(node, interval, look)
+    except KeyboardInterrupt:
+        return
+
+
+class _Gone(Exception):
+    """No node answers at the moment."""
+
+
+class _Patient(NodeClient):
+    """A client that raises an error instead of ending the command when a node does not answer."""
+
+    def unreachable(self, message: str) -> NoReturn:
+        raise _Gone(message)
+
+
+class _Looks:
+    """Scrapes a node, and the others of its cluster, repeatedly; each call returns the activity since the one
+    before.
+    """
+
+    def __init__(self, node: str, client: type[NodeClient], *, alone: bool, as_json: bool = False) -> None:
+        self.client = client
+        self._node = node
+        self._alone = alone
+        self._as_json = as_json
+        self._before: dict[str, Scrape] = {}
+        self._known: dict[str, str] = {}
+
+    def next(self) -> Figures | None:
+        """Return the activity since the last call, None at the first."""
+        from bridges.commands.nodes.top_figures import all_figures, figures
+
+        others = {} if self._alone else self._others()
+        now, unheard = {}, 0
+        for name, url in (others or {"": self._node}).items():
+            try:
+                now[name] = _scraped((_Patient if others else self.client)(url, as_json=self._as_json))
+            except _Gone:
+                if not others:
+                    raise
+                unheard += 1
+        before, self._before = self._before, now
+        if not before.keys() & now.keys():
+            return None
+        return all_figures(before, now, unheard) if others else figures(before[""], now[""])
+
+    def _others(self) -> dict[str, str]:
+        """Return the console addresses of all nodes of the cluster by name; empty for a single node."""
+        client = self.client(self._node, as_json=self._as_json)
+        try:
+            told = client.try_get("/api/cluster")
+        except _Gone:
+            if self._known:
+                return self._known  # the other nodes may still answer
+            raise
+        finally:
+            client.close()
+        parts = urlsplit(self._node if "//" in self._node else f"http://{self._node}")
+        login = parts.netloc.rpartition("@")[0]
+        found = {}
+        for one in (told or {}).get("nodes", ()):
+            where = one["addresses"].get("console")
+            if where is not None and one["state"] != "ending":
+                found[f"node {one['node_id']}"] = f"{parts.scheme}://{f'{login}@' if login else ''}{where}"
+        self._known = found if len(found) > 1 else {}
+        return self._known
+
+
+def _scraped(client: NodeClient) -> Scrape:
+    from bridges.commands.nodes.top_figures import scrape
+
+    at = time.monotonic()
+    lines = (line.decode("utf-8", "replace") for line in client.lines("/metrics?alone"))
+    try:
+        return scrape(lines, at)
+    finally:
+        client.close()
+
+
+def _refresh(node: str, interval: float, look: _Looks) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from bridges.commands.nodes.top_screen import screen
+
+    console = Console()
+    look.client = _Patient
+    with Live(Text("..."), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            try:
+                seen = look.next()
+            except _Gone as error:
+                live.update(Text(f"{error}; asked again every {interval:g} s", "yellow"), refresh=True)
+                continue
+            if seen is not None:
+                live.update(screen(seen, node, console.height), refresh=True)

@@ -1,0 +1,1 @@
+"""Commands for topics, their records, readers and transactions."""

@@ -1,0 +1,408 @@
+"""Consumer groups over HTTP: the live groups of all fronts, joined with the positions that all fronts share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+
+from anabranch_kit.run.turns import Parts, in_turns, let_go, sorting
+from bridges.auth import Operation
+from bridges.catalog.group_view import (
+    CONSUMERS,
+    GroupMemberView,
+    GroupName,
+    GroupSummary,
+    GroupView,
+    live_groups,
+    records_behind,
+)
+from bridges.console import paging
+from bridges.console.handlers import Handlers
+from bridges.console.history.rings import Span
+from bridges.console.history.sampling import RECORDS, refresh_for_a_while, trend_of
+from bridges.console.host import Host
+from bridges.console.paging import Page, page_of
+from bridges.http import rows
+from bridges.http.errors import RequestError
+
+if TYPE_CHECKING:
+    from bridges.catalog.group_view import Place
+    from bridges.catalog.progress import Committed
+    from bridges.log.remote.readable import ReadableLog
+
+_SORTS = frozenset({"name", "members", "lag", "seconds"})
+_TOPICS = 20
+"""Most topics per group in a page of groups."""
+_MEMBERS_BYTES = 96 * 1024
+"""Bytes of members in an answer with a page of a group's positions."""
+_POSITIONS_BYTES = paging.MOST_BYTES - _MEMBERS_BYTES
+_Live = Parts[GroupName, dict[str, GroupSummary]]
+"""The summary of a group in each front that has it."""
+_NOBODY = "Empty"
+"""State of a group that has committed positions and no members."""
+
+
+class GroupHandlers(Handlers):
+    """Handlers of ``/api/groups`` and ``/api/groups/{group}``."""
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/groups", self.list)
+        app.router.add_get("/api/groups/{group}", self.describe)
+        app.router.add_get("/api/topics/{topic}/groups", self.of_topic)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """List all groups by name, or a page of them (:mod:`bridges.console.paging`).
+
+        In a cluster, the list has the groups that this node coordinates, and ``coordinator`` names the node. Lag covers
+        partitions in use; ``unknown_lags`` counts the others. Lag in seconds, and lag as a sort key, are as last
+        sampled.
+        """
+        page = page_of(request, _SORTS)
+        if page is None:
+            return await rows.answer(request, "groups", self._summaries(request), head=self._node.group_states.told())
+        live: _Live = Parts()
+        names: list[tuple[str, str]] = []
+        async for _ in in_turns(_all(self._node, live, names)):
+            pass
+        found, total = await paging.chosen(
+            self._sorted_by(request, page, live, names), page, descending=page.sort == "name" and page.descending
+        )
+        shown = {name: _fronts(live, name) for name in ((space, group) for _, group, space in found)}
+        await let_go(names, *live.all)
+        head = self._node.group_states.told()
+        return await paging.answer(
+            "groups", shown, lambda name: self._row(request, name, shown[name]), page, total, head
+        )
+
+    def _sorted_by(
+        self,
+        request: web.Request,
+        page: Page,
+        live: _Live,
+        names: Iterable[tuple[str, str]],
+    ) -> Iterator[tuple[float, str, str] | None]:
+        lags = self._node.recorder.lags
+        for name, space in names:
+            if not page.finds(name) or not self._access.group(request, Operation.DESCRIBE, name):
+                yield None
+                continue
+            value = 0.0
+            if page.sort == "members":
+                value = sum(summary.members for summary in _fronts(live, (space, name)).values())
+            elif page.sort in ("lag", "seconds"):
+                value = lags.get((space, name), (0, 0.0))[page.sort == "seconds"]
+            yield page.keyed(value), name, space
+
+    def _row(
+        self, request: web.Request, name: GroupName, fronts: Mapping[str, GroupSummary]
+    ) -> Iterator[dict[str, object] | None]:
+        for row in self._line(request, name, fronts):
+            if row is not None:
+                topics = cast("list[str]", row["topics"])
+                row["topic_count"] = len(topics)
+                row["topics"] = topics[:_TOPICS]
+            yield row
+
+    def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
+        live: _Live = Parts()
+        names: list[tuple[str, str]] = []
+        yield from _all(self._node, live, names)
+        for one in sorting(names):
+            if one is None:
+                yield None
+                continue
+            # Entries that are no longer needed are released one by one.
+            names.pop()
+            fronts = live.of((one[1], one[0])).pop((one[1], one[0]), {})
+            if not self._access.group(request, Operation.DESCRIBE, one[0]):
+                yield None
+            else:
+                yield from self._line(request, (one[1], one[0]), fronts)
+
+    def _line(
+        self, request: web.Request, name: GroupName, fronts: Mapping[str, GroupSummary]
+    ) -> Iterator[dict[str, object] | None]:
+        node = self._node
+        topics: set[str] = set()
+        total = _Total()
+        partitions = 0
+        for number, (place, committed) in enumerate([*node.progress.of_group(name).items()]):
+            if self._access.topic(request, Operation.DESCRIBE, place[0]):
+                log = node.logs.in_use(*place)
+                total.add(None if log is None else _behind(log, committed.offset))
+                topics.add(place[0])
+                partitions += 1
+            if number % rows.STEP == rows.STEP - 1:
+                yield None
+        yield {
+            "group": name[1],
+            "space": name[0],
+            **_summary(fronts),
+            "members": sum(summary.members for summary in fronts.values()),
+            "topics": sorted(topics),
+            "partitions": partitions,
+            **total.told,
+            **_late(node, name, total),
+            "trend": _rounded(node.recorder.trend(name)),
+        }
+
+    async def of_topic(self, request: web.Request) -> web.StreamResponse:
+        """List the groups with positions in a topic, with their lag in it and its trend: all, or a page of them.
+
+        See :mod:`bridges.console.paging`. Lag as a sort key is the lag in all topics of a group.
+        """
+        topic = request.match_info["topic"]
+        self._access.require_topic(request, Operation.DESCRIBE, topic)
+        places = [(topic, info.index) for info in self._node.catalog.topic(topic).partitions]
+        states = self._node.group_states
+        readers = ((name[1], name[0]) for name in self._node.progress.readers_of(topic) if states.is_here(name))
+        asked = page_of(request, _SORTS - {"members"})
+        page = asked or Page(self._node.progress.group_count, sort="name")
+        found, total = await paging.chosen(
+            self._sorted_by(request, page, Parts(), readers), page, descending=page.sort == "name" and page.descending
+        )
+        shown: dict[GroupName, dict[str, GroupSummary]] = {(space, group): {} for _, group, space in found}
+        async for name, front, summary in in_turns(live_groups(self._node.group_directories())):
+            if name in shown:
+                shown[name][front] = summary
+
+        def row(name: GroupName) -> Iterator[dict[str, object] | None]:
+            return self._line_in(name, shown[name], places)
+
+        if asked is None:
+            lines = (line for name in shown for line in row(name))
+            return await rows.answer(request, "groups", lines, head=states.told())
+        return await paging.answer("groups", shown, row, page, total, states.told())
+
+    def _line_in(
+        self, name: GroupName, fronts: Mapping[str, GroupSummary], places: Sequence[Place]
+    ) -> Iterator[dict[str, object] | None]:
+        node, total = self._node, _Total()
+        read: list[Place] = []
+        seconds, exact = 0.0, True
+        for place in places:
+            committed = node.progress.committed(name, *place)
+            if committed is not None:
+                row = self._aged(self._position(place, committed, None))
+                total.add(row["lag"])
+                if (row["lag_seconds"] or 0.0) > seconds:
+                    seconds, exact = row["lag_seconds"], row["lag_exact"]
+                read.append(place)
+            yield None
+        trend = trend_of((yield from node.recorder.lag_in(name, read, RECORDS, Span.HOUR)))
+        yield {
+            "group": name[1],
+            "space": name[0],
+            **_summary(fronts),
+            "members": sum(summary.members for summary in fronts.values()),
+            "partitions": len(read),
+            **total.told,
+            "lag_seconds": seconds,
+            "lag_exact": exact,
+            "trend": _rounded(trend),
+        }
+
+    async def describe(self, request: web.Request) -> web.StreamResponse:
+        """Describe a group: its members, and its position in each partition that it reads or has read.
+
+        Query: ``space``, for a protocol whose groups have a namespace of their own.
+        """
+        node, name = self._node, (request.query.get("space", CONSUMERS), request.match_info["group"])
+        self._access.require_group(request, Operation.DESCRIBE, name[1])
+        state = await node.group_states.find(name)
+        committed, assigned = state.positions, _readers(state.views)
+        # A partition that a member claims to read need not exist; a committed position is always shown.
+        read = {place for place in assigned if node.catalog.stream_of(*place) is not None}
+        await refresh_for_a_while(log for place in read.union(committed) if (log := node.logs.to_read(*place)))
+        # Ask again, so that positions, ends and members are of the same moment.
+        state = await node.group_states.find(name)
+        views, committed = state.views, state.positions
+        if not state.is_known:
+            raise RequestError(f"there is no group {name[1]!r}", 404)
+        readers = _readers(views)
+        total = _Total()
+        page = page_of(request, {"name"})
+
+        def positions() -> Iterator[dict[str, Any] | None]:
+            for place in sorting([*(read & {*readers} | {*committed})]):
+                if place is None or not self._access.topic(request, Operation.DESCRIBE, place[0]):
+                    yield None
+                    continue
+                row = self._position(place, committed.get(place), readers.get(place))
+                if row["offset"] is not None:
+                    total.add(row["lag"])
+                yield row if page is not None else self._aged(row)
+
+        summaries = {front: view.summary for front, view in views.items()}
+        main = _main(summaries)
+        shown = None if main is None else views[main]
+        sees = cache(partial(self._access.topic, request, Operation.DESCRIBE))
+        head: dict[str, object] = {
+            "group": name[1],
+            "space": name[0],
+            **_summary(summaries),
+            "protocol": "" if shown is None else shown.protocol,
+            "generation": None if shown is None else shown.generation,
+            "leader": None if shown is None else shown.leader,
+            "trend": _rounded(node.recorder.trend(name)),
+            "members": [
+                {"front": front, **_member(member, sees)} for front, view in views.items() for member in view.members
+            ],
+        }
+        if page is None:
+            return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.told)
+        some: list[dict[str, Any]] = []
+        matching = 0
+        async for row in in_turns(positions()):  # all rows, for the total lag
+            if row is not None and page.finds(row["topic"]):
+                if page.skip <= matching < page.skip + page.limit:
+                    some.append(row)
+                matching += 1
+        members = cast("list[dict[str, object]]", head["members"])
+        head |= {"members": _first(members, _MEMBERS_BYTES), "member_count": len(members)}
+        head |= {**total.told, **_late(node, name, total)}
+        return await paging.answer(
+            "positions", some, lambda one: iter([self._aged(one)]), page, matching, head, _POSITIONS_BYTES
+        )
+
+    def _aged(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the row with its lag in seconds."""
+        log = self._node.logs.in_use(row["topic"], row["partition"]) if row["lag"] else None
+        seconds, exact = (0.0, True) if log is None else self._node.recorder.age(log, row["offset"])
+        known = row["lag"] is not None
+        return {**row, "lag_seconds": round(seconds, 1) if known else None, "lag_exact": exact if known else None}
+
+    def _position(self, place: Place, committed: Committed | None, member_id: str | None) -> dict[str, Any]:
+        node = self._node
+        log = node.logs.in_use(*place)
+        return {
+            "topic": place[0],
+            "partition": place[1],
+            "exists": node.catalog.stream_of(*place) is not None,
+            "offset": None if committed is None else committed.offset,
+            "start_offset": None if log is None else log.log_start_offset,
+            "end_offset": None if log is None else log.high_watermark,
+            "lag": None if log is None or committed is None else _behind(log, committed.offset),
+            "member_id": member_id,
+            "metadata": "" if committed is None else committed.metadata,
+            "commit_ms": None if committed is None else committed.commit_ms,
+        }
+
+
+def _rounded(trend: float | None) -> float | None:
+    return None if trend is None else round(trend, 3)
+
+
+def _fronts(live: _Live, name: GroupName) -> Mapping[str, GroupSummary]:
+    return live.of(name).get(name, {})
+
+
+def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None]:
+    """Fill ``live`` with the groups that live in fronts, and ``names`` with the (group, space) of all groups."""
+    for name, front, summary in live_groups(node.group_directories()):
+        if name not in live.of(name):
+            names.append((name[1], name[0]))
+        live.of(name).setdefault(name, {})[front] = summary
+        yield None
+    # A group whose positions appear or vanish between the two loops is still listed once.
+    for name in node.progress.names():
+        if name not in live.of(name) and node.group_states.is_here(name):
+            names.append((name[1], name[0]))
+        yield None
+
+
+def _readers(views: Mapping[str, GroupView]) -> dict[Place, str]:
+    """Return member ids by partition. Where two members claim one, in a rebalance or in two fronts, the first wins."""
+    readers: dict[Place, str] = {}
+    for view in views.values():
+        for member in view.members:
+            for place in member.partitions or ():
+                readers.setdefault(place, member.member_id)
+    return readers
+
+
+def _main(fronts: Mapping[str, GroupSummary]) -> str | None:
+    """Return the front whose state is shown for a group in several fronts: the one with the most members."""
+    return min(fronts, key=lambda front: (-fronts[front].members, front), default=None)
+
+
+def _summary(fronts: Mapping[str, GroupSummary]) -> dict[str, object]:
+    main = _main(fronts)
+    summary = None if main is None else fronts[main]
+    return {
+        "fronts": sorted(fronts),
+        "kind": "" if summary is None else summary.kind,
+        "state": _NOBODY if summary is None else summary.state,
+        "protocol_type": "" if summary is None else summary.protocol_type,
+    }
+
+
+def _member(member: GroupMemberView, sees: Callable[[str], bool]) -> dict[str, object]:
+    """Return a member's row, with its partitions of the topics that the client may see."""
+    partitions: dict[str, list[int]] | None = None
+    if member.partitions is not None:
+        partitions = {}
+        for topic, partition in member.partitions:
+            if topic in partitions or sees(topic):
+                partitions.setdefault(topic, []).append(partition)
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.client_host,
+        "software": member.software,
+        "user": member.user,
+        "partitions": partitions,
+    }
+
+
+def _first(members: Sequence[dict[str, object]], size: int) -> Sequence[dict[str, object]]:
+    """Return the first members that fit into ``size`` bytes. A large member is listed without its partitions."""
+    told: list[dict[str, object]] = []
+    for member in members:
+        some, taken = member, len(json.dumps(member))
+        if taken > size // 8:
+            some = {**member, "partitions": None}
+            taken = len(json.dumps(some))
+        size -= taken
+        if size < 0:
+            break
+        told.append(some)
+    return told
+
+
+class _Total:
+    """The sum of the known lags, None without any, and the number of unknown ones."""
+
+    __slots__ = ("_known", "_sum", "_unknown")
+
+    def __init__(self) -> None:
+        self._sum = self._known = self._unknown = 0
+
+    def add(self, lag: int | None) -> None:
+        if lag is None:
+            self._unknown += 1
+        else:
+            self._sum += lag
+            self._known += 1
+
+    @property
+    def told(self) -> dict[str, object]:
+        return {"lag": self._sum if self._known else None, "unknown_lags": self._unknown}
+
+
+def _late(node: Host, name: GroupName, total: _Total) -> dict[str, object]:
+    """Return the lag in seconds as last sampled; for a group without a sample 0, or None if it has fallen
+    behind since.
+    """
+    seen = node.recorder.lags.get(name)
+    seconds, exact = (None if total.told["lag"] else 0.0, True) if seen is None else seen[1:]
+    return {"lag_seconds": None if seconds is None else round(seconds, 1), "lag_exact": exact}
+
+
+def _behind(log: ReadableLog, committed: int) -> int:
+    return records_behind(committed, log.log_start_offset, log.high_watermark)

@@ -1,0 +1,1 @@
+"""The recent traffic of a node: kept, sampled, and shown."""

@@ -1,0 +1,139 @@
+"""Rendering of stored batches as lines of JSON, slice by slice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from anabranch_kit.run.sliced import Sliced
+from bridges.console.records.lines import line_parts
+from bridges.errors import BatchInvalid
+from bridges.formats import format_of, records_of
+from bridges.formats.compression import PIECE
+from bridges.formats.records import Record, StoredBatch, bounded
+
+_SLICE_RECORDS = 100
+_SLICE_BYTES = 64 * 1024
+_SEARCHED = 1024 * 1024
+LARGE = 1024 * 1024
+"""Bytes above which a record is counted by itself; smaller ones fit into what is counted for their reader anyway."""
+STEP = PIECE
+"""Most bytes that a record grows by in a step, if its codec decompresses piece by piece. A block of lz4 may be larger:
+it is counted once the record is decompressed.
+"""
+
+
+class Wanted(Struct):
+    """A rendering of a partition's offsets ``[start, end)``, at most ``limit`` records (negative: no limit).
+
+    ``records``: number rendered so far. ``held``: bytes of the large record that is being rendered or decompressed.
+    ``grows``: it is being decompressed, and a step may add :data:`STEP` to it. ``search``: render only what it finds.
+    ``at``: the offset behind the record examined last.
+    """
+
+    partition: int
+    start: int
+    end: int
+    limit: int
+    records: int = 0
+    held: int = 0
+    grows: bool = True
+    search: Search | None = None
+    at: int = -1
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the limit of records, or of the search, is reached."""
+        return self.records == self.limit or (self.search is not None and self.search.left <= 0)
+
+
+class Search(Struct):
+    """A search for records that match all of its fields.
+
+    ``text`` in key, value or a header's value; ``key``; a ``header`` whose value contains ``header_text``; a time of at
+    most ``until_ms`` (negative: any). At most ``left`` more records are examined. Of a long value only the first
+    mebibyte is searched.
+    """
+
+    left: int
+    text: bytes = b""
+    key: bytes | None = None
+    header: str = ""
+    header_text: bytes = b""
+    until_ms: int = -1
+
+    def finds(self, record: Record) -> bool:
+        """Return whether ``record`` matches; it counts as examined."""
+        self.left -= 1
+        if self.until_ms >= 0 and record.timestamp > self.until_ms:
+            return False
+        if self.key is not None and record.key != self.key:
+            return False
+        if self.header and not any(
+            name == self.header and _has(value, self.header_text) for name, value in record.headers
+        ):
+            return False
+        return not self.text or (
+            _has(record.key, self.text)
+            or _has(record.value, self.text)
+            or any(_has(value, self.text) for _, value in record.headers)
+        )
+
+
+def _has(data: bytes | None, text: bytes) -> bool:
+    return not text if data is None else data.find(text, 0, _SEARCHED) >= 0
+
+
+def _large(size: int) -> int:
+    return size if size > LARGE else 0
+
+
+def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int) -> Sliced[None]:
+    """Yield the bytes to write, often none.
+
+    If a batch cannot be decoded, a line has the error and the offset of the bad record; the rest of the batch is
+    skipped.
+    """
+    lines: list[bytes] = []
+    size = seen = reached = 0
+    for batch in batches:
+        try:
+            records = records_of(format_of(batch.flags), batch, inflated_bytes, wanted.start)
+            decompressed = 0  # bytes since the last record; a None may stand for decompressed bytes
+            most = wanted.limit - wanted.records if wanted.limit >= 0 and wanted.search is None else -1
+            for record in bounded(records, most):
+                seen += 1
+                decompressed = decompressed + STEP if record is None else 0
+                wanted.grows = record is None
+                wanted.held = _large(min(decompressed, inflated_bytes) if record is None else record.size)
+                if record is not None:
+                    reached = record.offset + 1
+                    if record.offset < wanted.end:
+                        wanted.at = reached
+                if (
+                    record is not None
+                    and record.offset < wanted.end
+                    and (wanted.search is None or wanted.search.finds(record))
+                ):
+                    wanted.records += 1
+                    for part in line_parts(record, wanted.partition):
+                        lines.append(part)
+                        size += max(len(part), 1)
+                        if size >= _SLICE_BYTES:
+                            yield b"".join(lines)
+                            lines, size = [], 0
+                if record is None or seen >= _SLICE_RECORDS:
+                    yield b"".join(lines)
+                    lines, size, seen = [], 0, 0
+                if wanted.search is not None and wanted.is_over:
+                    break
+        except BatchInvalid as error:
+            offset = max(wanted.start, batch.base_offset, reached)
+            body = {"partition": wanted.partition, "offset": offset, "end": batch.end_offset, "error": str(error)}
+            lines.append(json.dumps(body).encode() + b"\n")
+        if wanted.is_over:
+            break
+        seen += 1
+    yield b"".join(lines)

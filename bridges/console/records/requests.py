@@ -1,0 +1,568 @@
+"""Records over HTTP, as lines of JSON, read and written as streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from msgspec import Struct, field
+
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.awaited import Settle, awaited
+from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
+from anabranch_kit.run.turns import Turns, worked_off
+from bridges.auth import Operation
+from bridges.catalog.lineage import choose_partition
+from bridges.catalog.topic import Topic
+from bridges.console.handlers import Handlers
+from bridges.console.history.sampling import refresh_all
+from bridges.console.host import Host
+from bridges.console.records.lines import parse_line
+from bridges.console.records.rendering import LARGE, STEP, Search, Wanted, rendered
+from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
+from bridges.formats import FormatId
+from bridges.formats.kafka import BatchBuilder
+from bridges.http.errors import BadLine, RequestError, error_body, error_response, status_of
+from bridges.http.memory import memory_of
+from bridges.http.site import BodyStalled
+from bridges.log.partition.partition_log import Appended, Batch
+
+if TYPE_CHECKING:
+    from anabranch_kit.memory.request_memory import RequestMemory
+    from bridges.formats.records import Record
+    from bridges.log.remote.readable import ReadableLog
+
+FRONT = "http"
+"""Name of the HTTP interface in metrics."""
+
+_BATCH_RECORDS = 1000
+_BATCH_BYTES = 256 * 1024
+_IN_FLIGHT = 16
+"""Batches in flight per request, above which reading of its body pauses."""
+_LINGER_S = 0.02
+"""Seconds that records wait for more of the body before they are appended."""
+_READ_BYTES = 256 * 1024
+_PENDING_BYTES = 4 * 1024 * 1024
+"""Bytes of a request's records that wait for more records of their partition."""
+_PENDING_PARTITION = 1024
+"""Memory of a request per partition, besides its records."""
+_LINE_BYTES = 64 * 1024
+"""A longer line is received only when there is memory for all of it."""
+_ROOM_S = 30.0
+"""Seconds that a line, or a record being decompressed, waits for memory."""
+_SENDING = 64 * 1024
+"""Memory of an answer being sent, in the process and in its socket."""
+_READ_LEAST = 16 * 1024
+_LOOK = 100_000
+"""Records that a search examines by default."""
+_LOOK_MOST = 10_000_000
+_READERS_AT_ONCE = 8
+"""Readers whose batches are rendered at a time; each may hold one decompressed record."""
+_STALLED_S = 60.0
+"""Seconds that a reader may keep the others waiting without reading."""
+
+
+class _Pending(Struct):
+    """Records of a partition that have not been appended yet."""
+
+    batch: BatchBuilder = field(default_factory=BatchBuilder)
+    size: int = 0
+
+
+class RecordHandlers(Handlers):
+    """Handlers of ``/api/topics/{topic}/records``."""
+
+    def __init__(self, node: Host) -> None:
+        super().__init__(node)
+        self._traffic = node.metrics.front(FRONT)
+        self._followers: set[asyncio.Task[object]] = set()
+        self._inflated_bytes = node.batch_inflated_bytes
+        # The console's own, so that its slow readers delay only the console.
+        self._works = SlicedWorks(_READERS_AT_ONCE)
+        self._growing = asyncio.Lock()
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_post("/api/topics/{topic}/records", self.produce)
+        app.router.add_get("/api/topics/{topic}/records", self.read)
+
+    def stop(self) -> None:
+        """Cancel all streams that follow a topic; they do not end by themselves."""
+        for task in self._followers:
+            task.cancel()
+
+    def close(self) -> None:
+        """Stop rendering. To be called when no request is in progress."""
+        self._works.close()
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def produce(self, request: web.Request) -> web.Response:
+        """Append the lines of the body. When all are durable, answer with their number and their offsets by partition.
+
+        An invalid line ends the request with 400, its line number, and the number of records stored.
+        """
+        memory = memory_of(request)
+        writer = _Writer(self._node, self._topic(request, Operation.WRITE), memory)
+        lines = _Lines(request, self._node.http_line_bytes, memory)
+        number, turns = 0, Turns()
+        try:
+            while (line := await lines.next(writer.flush)) is not None:
+                number += 1
+                await turns.rest()
+                if line.strip():
+                    await writer.add(*parse_line(line))
+            await writer.finish()
+        except LogError as error:
+            await writer.settle()
+            return error_response(error, status_of(error), line=number, stored=writer.stored)
+        except BodyStalled as error:
+            with suppress(LogError):  # the answer reports the number of stored records in any case
+                await writer.finish()
+            return error_response(error, 408, line=number, stored=writer.stored)
+        finally:
+            writer.abandon()
+        return web.json_response({"records": writer.stored, "partitions": writer.offsets})
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self, request: web.Request) -> web.StreamResponse:
+        """Stream records as lines.
+
+        Query: ``partition`` (default: all), ``offset`` (a number, ``earliest`` or ``latest``) or ``since_ms`` (a time),
+        ``limit`` (records in all), ``follow`` (wait for more).
+
+        With any of ``text``, ``key``, ``header`` (NAME or NAME=TEXT) and ``until_ms``, only records that match all of
+        them are sent. At most ``look`` records are examined, and the last line has their number (``looked``) and the
+        offset at which to continue in each partition (``next``).
+        """
+        topic = self._topic(request, Operation.READ)
+        query = request.query
+        logs = self._logs(topic, query.get("partition"))
+        limit = _whole(query.get("limit"), "limit", 0, None)
+        follow = query.get("follow", "false").lower() in ("true", "1", "yes", "")
+        search = _search(query)
+        looking = 0 if search is None else search.left
+        await refresh_all(logs)
+        since = _whole(query.get("since_ms"), "since_ms", 0, None)
+        if since is None:
+            positions = {log: _position(log, query.get("offset", "earliest")) for log in logs}
+        elif "offset" in query:
+            raise RequestError("either offset or since_ms is given")
+        else:
+            times = [await log.find_timestamp(since) for log in logs]
+            positions = {
+                log: log.last_stable_offset if found is None else found[0]
+                for log, found in zip(logs, times, strict=True)
+            }
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._followers.add(task)
+        try:
+            await self._stream(request, response, topic.name, positions, limit, follow, search)
+            if search is not None:
+                reached = {str(log.partition): offset for log, offset in positions.items()}
+                told = {"looked": looking - search.left, "next": reached}
+                await response.write(json.dumps(told).encode() + b"\n")
+        except LogError as error:
+            # The status line has been sent, so the error becomes the last line.
+            await response.write(json.dumps(error_body(error)).encode() + b"\n")
+        finally:
+            self._followers.discard(task)
+            del task  # a cancelled task's exception keeps this frame
+        await response.write_eof()
+        return response
+
+    def _topic(self, request: web.Request, operation: Operation) -> Topic:
+        name = request.match_info["topic"]
+        self._access.require_topic(request, operation, name)
+        return self._node.catalog.topic(name)
+
+    def _logs(self, topic: Topic, partition: str | None) -> list[ReadableLog]:
+        if partition is None:
+            wanted = [info.index for info in topic.partitions]
+        else:
+            number = _whole(partition, "partition", 0, None)
+            assert number is not None
+            wanted = [number]
+        logs = [self._node.logs.to_read(topic.name, index) for index in wanted]
+        found = [log for log in logs if log is not None]
+        if len(found) != len(wanted):
+            raise RequestError(f"topic {topic.name!r} has no partition {partition}", 404)
+        return found
+
+    async def _stream(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        topic: str,
+        positions: dict[ReadableLog, int],
+        limit: int | None,
+        follow: bool,
+        search: Search | None,
+    ) -> None:
+        ends = {log: log.last_stable_offset for log in positions}
+        left = -1 if limit is None else limit
+        moved = _Moved(positions)
+        traffic = self._traffic.topic(topic)
+        memory = memory_of(request)
+        memory.take(Kind.RESPONSES, _SENDING)
+        try:
+            while left and (search is None or search.left > 0):
+                moved.clear()
+                progress = False
+                for log in positions:
+                    end = log.last_stable_offset if follow else ends[log]
+                    while left and positions[log] < end and (search is None or search.left > 0):
+                        held = await memory.granted(Kind.READS, _READ_BYTES, _READ_LEAST)
+                        try:
+                            batches = await log.read_committed(positions[log], held)
+                            size = sum(len(batch.payload) for batch in batches)
+                            # A batch is read whole. A reader that waits for memory to decompress it holds no more than
+                            # that batch.
+                            memory.give(Kind.READS, held)
+                            memory.take(Kind.READS, size)
+                            held = size
+                            if not batches:
+                                break  # the rest was declared lost by an operator
+                            progress = True
+                            wanted = Wanted(log.partition, positions[log], end, left, search=search)
+                            lines = rendered(batches, wanted, self._inflated_bytes)
+                            count = batches[-1].end_offset - batches[0].base_offset
+                            await self._send(response, lines, wanted, count, memory)
+                            # A search that has ended continues behind the last record that it examined.
+                            reached = wanted.at if wanted.is_over and search is not None else batches[-1].end_offset
+                            positions[log] = max(positions[log], reached)
+                            left -= wanted.records
+                            traffic.fetched(len(batches), wanted.records, size)
+                        except OffsetOutOfRange:
+                            if positions[log] >= log.log_start_offset:
+                                raise
+                            positions[log] = log.log_start_offset  # the log was trimmed
+                        finally:
+                            memory.give(Kind.READS, held)
+                if not follow:
+                    return
+                if not progress and left:
+                    await moved.wait()
+        finally:
+            moved.close()
+
+    async def _send(
+        self, response: web.StreamResponse, lines: Sliced[None], wanted: Wanted, records: int, memory: RequestMemory
+    ) -> None:
+        """Write ``lines`` as they are rendered: the first on the event loop, the rest in a thread.
+
+        A large record is decompressed in steps. Before each step it waits for memory in the budget, and it counts until
+        it is written. Only one record grows at a time: several that each hold a part and wait for more would block each
+        other.
+        """
+        ended, piece = advance(lines)
+        if piece:
+            await response.write(piece)
+        if ended:
+            return
+        counted, growing = 0, False
+        async with self._works.turn(records):
+            try:
+                while True:
+                    if wanted.grows and wanted.held + STEP > max(counted, LARGE):
+                        if not growing:
+                            await self._growing.acquire()
+                            growing = True
+                        try:
+                            async with asyncio.timeout(_ROOM_S):
+                                await memory.grow(Kind.READS, wanted.held + LARGE - counted)
+                        except TimeoutError:
+                            raise LogUnavailable("the node is short of memory for a record of this length") from None
+                        counted = wanted.held + LARGE
+                    ended, piece = await self._works.step(lines)
+                    if not wanted.grows:
+                        if growing:
+                            self._growing.release()
+                            growing = False
+                        if wanted.held != counted:
+                            memory.give(Kind.READS, counted)
+                            memory.take(Kind.READS, wanted.held)
+                            counted = wanted.held
+                    if piece:
+                        # A client that does not read must not keep its turn from the others.
+                        try:
+                            async with asyncio.timeout(_STALLED_S):
+                                await response.write(piece)
+                        except TimeoutError:
+                            raise ConnectionAbortedError("the client takes nothing of its records") from None
+                    if ended:
+                        return
+            finally:
+                if growing:
+                    self._growing.release()
+                memory.give(Kind.READS, counted)
+
+
+class _Moved:
+    """A waiter that wakes a reader when one of its logs moves."""
+
+    def __init__(self, logs: dict[ReadableLog, int]) -> None:
+        self._event = asyncio.Event()
+        self._logs = list(logs)
+        for log in self._logs:
+            log.add_waiter(self)
+
+    def log_moved(self, log: ReadableLog) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        for log in self._logs:
+            await log.ready()  # a failed log is opened again; a deleted log ends the stream
+
+    def close(self) -> None:
+        for log in self._logs:
+            log.remove_waiter(self)
+
+
+class _Writer:
+    """Groups records into batches per partition and appends them, with a bounded number in flight.
+
+    ``memory`` counts the records that wait for more of their partition, and the batches in flight until the log has
+    released them, even if the request has ended.
+    """
+
+    def __init__(self, node: Host, topic: Topic, memory: RequestMemory) -> None:
+        self.stored = 0
+        self.offsets: dict[str, dict[str, int]] = {}
+        self._memory = memory
+        self._waiting = 0
+        self._topic = topic
+        self._active = topic.active
+        self._logs = node.logs
+        self._partitions = node.partitions
+        self._pending: dict[int, _Pending] = {}
+        self._futures: list[asyncio.Future[None]] = []
+        self._traffic = node.metrics.front(FRONT).topic(topic.name)
+        self._next = 0
+        self._max_bytes = node.logs.admission.rules(topic.name).max_message_bytes
+
+    async def add(self, record: Record, partition: int | None) -> None:
+        """Add a record. Raises BadLine, and LogError of earlier appends."""
+        if partition is None or partition < 0:
+            if not self._active:
+                raise BadLine(f"topic {self._topic.name!r} was ended: all its partitions are sealed")
+            place = self._next if record.key is None else choose_partition(record.key, len(self._active))
+            partition = self._active[place % len(self._active)].index
+        if record.timestamp == -1:
+            record.timestamp = time.time_ns() // 1_000_000
+        size = 64 + len(record.key or b"") + len(record.value or b"")
+        size += sum(24 + 4 * len(name) + len(value or b"") for name, value in record.headers)
+        pending = self._pending.get(partition)
+        if pending is None:
+            if self._logs.get(self._topic.name, partition) is None:
+                raise BadLine(f"topic {self._topic.name!r} has no partition {partition}")
+            pending = self._pending[partition] = _Pending()
+            self._memory.take(Kind.REQUESTS, _PENDING_PARTITION)
+        if len(pending.batch) and pending.size + size > min(_BATCH_BYTES, self._max_bytes - 64):
+            await self._flush(partition)
+        pending.batch.add(record)
+        pending.size += size
+        self._waiting += size
+        self._memory.take(Kind.REQUESTS, size)
+        if len(pending.batch) >= _BATCH_RECORDS or pending.size >= _BATCH_BYTES:
+            await self._flush(partition)
+        if self._waiting > _PENDING_BYTES or self._memory.is_crowded:
+            await self.flush()
+            while self._futures and self._memory.is_crowded:
+                await self._futures.pop(0)
+
+    async def _flush(self, partition: int) -> None:
+        pending = self._pending[partition]
+        batch, waited = pending.batch, pending.size
+        if not len(batch):
+            return
+        pending.batch, pending.size = BatchBuilder(), 0
+        self._waiting -= waited
+        self._next += 1  # records without a key change partition batch by batch
+        self._active = self._topic.active
+        # Few batches are longer than a step: those with one large record.
+        payload = batch.finish() if waited <= _BATCH_BYTES else await worked_off(batch.finish_in_slices())
+        newest = batch.max_timestamp
+        count, size = len(batch), len(payload)
+        memory = self._memory
+        memory.give(Kind.REQUESTS, waited)
+        memory.take(Kind.REQUESTS, size)
+        memory.hold()
+
+        def append(settle: Settle[None]) -> None:
+            def stored(appended: Appended, error: LogError | None) -> None:
+                memory.give(Kind.REQUESTS, size)
+                memory.release()
+                if error is None:
+                    self._account(partition, appended.base, count, size)
+                settle(None, error)
+
+            told = Batch(payload, count, int(FormatId.KAFKA), newest)
+            self._partitions.append(self._topic.name, partition, told, stored)
+
+        self._futures.append(awaited(append))
+        if len(self._futures) >= _IN_FLIGHT:
+            await self._futures.pop(0)
+
+    def _account(self, partition: int, base_offset: int, count: int, size: int) -> None:
+        self.stored += count
+        self._traffic.appended(1, count, size)
+        span = self.offsets.setdefault(str(partition), {"first": base_offset, "next": base_offset, "records": 0})
+        span["next"] = base_offset + count
+        span["records"] += count
+
+    async def finish(self) -> None:
+        """Append the remaining records, and wait until all are durable. Raises LogError."""
+        await self.flush()
+        while self._futures:
+            await self._futures.pop(0)
+
+    async def flush(self) -> None:
+        """Append all records added so far. Raises LogError."""
+        for partition in list(self._pending):
+            await self._flush(partition)
+
+    def abandon(self) -> None:
+        """Drop the results of the appends in flight."""
+        for future in self._futures:
+            if not future.cancel():
+                future.exception()
+
+    async def settle(self) -> None:
+        """Wait for all appends in flight, whatever their result, so that ``stored`` is final."""
+        await asyncio.gather(*self._futures, return_exceptions=True)
+
+
+class _Lines:
+    """The lines of a body. At most one line and one chunk are in memory.
+
+    ``memory`` counts them; the rest of a long line is received only when there is memory for it.
+    """
+
+    def __init__(self, request: web.Request, limit: int, memory: RequestMemory) -> None:
+        self._content = request.content
+        self._limit = limit
+        self._memory = memory
+        self._counted = 0
+        # Remaining bytes of the body, None if unknown: a compressed body becomes longer than its length says.
+        self._to_come = None if "Content-Encoding" in request.headers else request.content_length
+        self._ready: deque[bytes] = deque()
+        self._rest = bytearray()
+        self._ended = False
+
+    async def next(self, idle: Callable[[], Awaitable[None]]) -> bytes | None:
+        """Return the next line, None at the end. ``idle`` is awaited when the client keeps us waiting.
+
+        Raises BadLine if the line is too long.
+        """
+        while not self._ready and not self._ended:
+            await self._receive(idle)
+        if not self._ready:
+            return None
+        line = self._ready.popleft()
+        if len(line) > self._limit:
+            raise BadLine(f"longer than {self._limit} bytes: a client of a protocol sends larger records")
+        return line
+
+    async def _receive(self, idle: Callable[[], Awaitable[None]]) -> None:
+        receiving = asyncio.ensure_future(self._content.readany())
+        try:
+            done, _ = await asyncio.wait({receiving}, timeout=_LINGER_S)
+            if not done:
+                await idle()
+            chunk = await receiving
+        finally:
+            receiving.cancel()
+        self._memory.take(Kind.REQUESTS, len(chunk))
+        self._counted += len(chunk)
+        if self._to_come is not None:
+            self._to_come -= len(chunk)
+        first, *others = chunk.split(b"\n")
+        self._rest += first
+        for other in others:
+            self._ready.append(bytes(self._rest))
+            self._rest = bytearray(other)
+        self._ended = not chunk
+        if (self._ended and self._rest) or len(self._rest) > self._limit:
+            self._ready.append(bytes(self._rest))
+            self._rest = bytearray()
+        await self._count(idle)
+
+    async def _count(self, idle: Callable[[], Awaitable[None]]) -> None:
+        """Count the lines in memory, and the possible rest of a line that is long already. Raises RequestError."""
+        wanted = sum(map(_room_for, self._ready)) + len(self._rest)
+        if len(self._rest) > _LINE_BYTES:
+            # Count the whole line at once: several lines that each hold a part and wait for more would block each
+            # other.
+            to_come = self._limit if self._to_come is None else self._to_come
+            wanted += len(self._rest) + 2 * min(self._limit, to_come)
+        if wanted > self._counted:
+            await idle()  # records that wait for more lines would keep their memory
+            try:
+                async with asyncio.timeout(_ROOM_S):
+                    await self._memory.admit(Kind.REQUESTS, wanted, instead=self._counted)
+            except TimeoutError:
+                raise RequestError("the node is short of memory for a line of this length, try again", 503) from None
+        else:
+            self._memory.give(Kind.REQUESTS, self._counted - wanted)
+        self._counted = wanted
+
+
+def _room_for(line: bytes) -> int:
+    """Return the bytes that a line takes; a long line counts twice, because parsing makes a copy."""
+    return len(line) if len(line) <= _LINE_BYTES else 2 * len(line)
+
+
+def _position(log: ReadableLog, text: str) -> int:
+    if text == "earliest":
+        return log.log_start_offset
+    if text == "latest":
+        return log.last_stable_offset
+    offset = _whole(text, "offset", 0, None)
+    assert offset is not None
+    if not log.log_start_offset <= offset <= log.high_watermark:
+        raise OffsetOutOfRange(
+            f"offset {offset} of {log.topic}-{log.partition} is outside [{log.log_start_offset}, {log.high_watermark}]"
+        )
+    return offset
+
+
+def _search(query: Mapping[str, str]) -> Search | None:
+    """Return the search of a query, None without one. Raises RequestError."""
+    if not query.keys() & {"text", "key", "header", "until_ms", "look"}:
+        return None
+    look = _whole(query.get("look"), "look", 1, _LOOK)
+    until = _whole(query.get("until_ms"), "until_ms", 0, -1)
+    assert look is not None
+    assert until is not None
+    name, _, text = query.get("header", "").partition("=")
+    key = query.get("key")
+    return Search(
+        min(look, _LOOK_MOST),
+        query.get("text", "").encode(),
+        None if key is None else key.encode(),
+        name,
+        text.encode(),
+        until,
+    )
+
+
+def _whole(text: str | None, what: str, low: int, default: int | None) -> int | None:
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < low:
+        raise RequestError(f"{what} = {text!r} is not a whole number")
+    return int(text)

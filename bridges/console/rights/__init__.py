@@ -1,0 +1,1 @@
+"""Access rules and quotas over HTTP."""

@@ -1,0 +1,401 @@
+"""Topics over HTTP: list, create, describe, change, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.turns import sorting
+from bridges.auth import Operation
+from bridges.catalog import topic_config
+from bridges.catalog.topic import Topic, TopicKind
+from bridges.console import paging, transactions
+from bridges.console.handlers import Handlers
+from bridges.console.history.pictures import rounded
+from bridges.console.history.rings import Span
+from bridges.console.history.sampling import WAYS, refresh_all
+from bridges.console.host import Host
+from bridges.console.paging import Page, flag, page_of
+from bridges.console.topics.sizes import Size, Sizes, in_use
+from bridges.http import rows
+from bridges.http.bodies import json_object
+from bridges.http.errors import RequestError
+from bridges.log.damage.skipping import skip
+from bridges.log.partition.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from bridges.catalog.lineage import PartitionInfo
+    from bridges.log.compaction.cleaner import CleanerView
+    from bridges.log.partition.partition_log import Appended
+    from bridges.log.remote.readable import ReadableLog
+
+_log = structlog.get_logger("anabranch.console")
+
+
+class TopicHandlers(Handlers):
+    """Handlers of ``/api/topics`` and the paths below it, except records."""
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/topics", self.list)
+        app.router.add_post("/api/topics", self.create)
+        app.router.add_get("/api/topics/{topic}", self.describe)
+        app.router.add_patch("/api/topics/{topic}", self.alter)
+        app.router.add_delete("/api/topics/{topic}", self.delete)
+        partition = "/api/topics/{topic}/partitions/{partition}"
+        app.router.add_post(f"{partition}/skip", self.skip)
+        app.router.add_get(f"{partition}/transactions", self.transactions)
+        app.router.add_post(f"{partition}/transactions/{{producer}}/end", self.end_transaction)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """List all topics in alphabetical order, or a page of them (:mod:`bridges.console.paging`).
+
+        Record counts cover the partitions in use, at all nodes except those in ``unanswered``. A page has rates; with
+        ``history`` also the traffic of the last hour.
+        """
+        page = page_of(request, _SORTS)
+        sizes = self._node.topic_sizes
+        if page is None:
+            others = await sizes.elsewhere([*self._node.catalog.topics])
+            return await rows.answer(request, "topics", self._summaries(request, others), tail=others.told)
+        by_name = page.sort == "name"
+        others = await sizes.elsewhere([*self._node.catalog.topics] if page.sort in ("records", "bytes") else [])
+        topics = self._sorted_by(request, page, others)
+        found, total = await paging.chosen(topics, page, descending=by_name and page.descending)
+        if page.sort not in ("records", "bytes"):
+            others = await sizes.elsewhere([name for _, name, _ in found])
+        history = flag(request, "history")
+        return await paging.answer(
+            "topics", found, lambda one: self._row(one[1], others, history), page, total, others.told()
+        )
+
+    def _sorted_by(self, request: web.Request, page: Page, others: Sizes) -> Iterator[tuple[float, str, str] | None]:
+        value = _SORTS[page.sort]
+        for name, topic in [*self._node.catalog.topics.items()]:
+            if not page.finds(name) or not self._access.topic(request, Operation.DESCRIBE, name):
+                yield None
+            elif value is None:
+                yield 0.0, name, ""
+            else:
+                yield page.keyed(value(self._node, topic, others)), name, ""
+
+    def _row(self, name: str, others: Sizes, history: bool) -> Iterator[dict[str, object] | None]:
+        topic = self._node.catalog.topics.get(name)
+        if topic is None:
+            return  # deleted meanwhile
+        recorder = self._node.recorder
+        for row in self._summary(topic, others):
+            if row is not None:
+                row["rates"] = recorder.rates(name)
+                row["internal"] = topic.kind is not TopicKind.USER
+                if history:
+                    row["history"] = {
+                        way: None if (points := recorder.flow(name, way, Span.HOUR)) is None else _fewer(points)
+                        for way in ("bytes_in", "bytes_out")
+                    }
+            yield row
+
+    def _summaries(self, request: web.Request, others: Sizes) -> Iterator[dict[str, object] | None]:
+        topics = self._node.catalog.topics
+        for name in sorting([*topics]):
+            if name is None or name not in topics or not self._access.topic(request, Operation.DESCRIBE, name):
+                yield None
+            else:
+                yield from self._summary(topics[name], others)
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Create a topic. Body: ``name``, and optionally ``partitions``, ``config``, ``names`` (by protocol),
+        ``validate_only``.
+        """
+        body = await json_object(request, {"name", "partitions", "config", "names", "validate_only"})
+        name = body.get("name")
+        if not isinstance(name, str):
+            raise RequestError("name is not given as text")
+        self._access.require_topic(request, Operation.CREATE, name)
+        partitions = _whole(body, "partitions", int(self._node.static_config.get("num.partitions", "1")))
+        config, names = _texts(body, "config"), _texts(body, "names")
+        if body.get("validate_only"):
+            self._node.catalog.check_new_topic(name, partitions, config, names)
+            return web.json_response({"name": name, "validate_only": True})
+        topic = await self._node.catalog.create_topic(name, partitions, config, names)
+        return await self._details(request, topic, status=201)
+
+    async def describe(self, request: web.Request) -> web.StreamResponse:
+        """Describe a topic, with the offsets of every partition."""
+        return await self._details(request, self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS))
+
+    async def alter(self, request: web.Request) -> web.StreamResponse:
+        """Change a topic. Body: ``partitions`` (a larger number) and ``config`` (null removes a key)."""
+        topic = self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+        body = await json_object(request, {"partitions", "config"})
+        catalog = self._node.catalog
+        changes: dict[str, str | None] = {}
+        for key, value in _mapping(body, "config").items():
+            changes[key] = None if value is None else _config_text(key, value)
+        total = len(topic.partitions)
+        if changes:
+            self._access.require_topic(request, Operation.ALTER_CONFIGS, topic.name)
+        if body.get("partitions") is not None:
+            self._access.require_topic(request, Operation.ALTER, topic.name)
+            total = _whole(body, "partitions", total)
+        # Check both changes before either is made: a request is refused as a whole.
+        catalog.check_config(topic.name, changes)
+        if total != len(topic.partitions):
+            catalog.check_partitions(topic.name, total)
+            await catalog.add_partitions(topic.name, total)
+        if changes:
+            await catalog.set_config(topic.name, changes)
+        return await self._details(request, topic)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        topic = self._topic(request, Operation.DELETE)
+        await self._node.catalog.delete_topic(topic.name)
+        return web.json_response({"deleted": topic.name})
+
+    async def skip(self, request: web.Request) -> web.Response:
+        """Have readers skip a batch that cannot be read. Body: ``offset``, and ``force`` for one that can be.
+
+        The answer has the skipped offsets, ``first`` to ``end`` - 1, and why they could not be read.
+        """
+        topic = self._topic(request, Operation.DELETE)
+        body = await json_object(request, {"offset", "force"})
+        offset = _whole(body, "offset", -1)
+        force = body.get("force") or False
+        if not isinstance(force, bool):
+            raise RequestError("force is not true or false")
+        log = self._partition(request, topic)
+        (first, end), reason = await skip(self._node.logs, log, offset, force=force)
+        return web.json_response({"partition": log.partition, "first": first, "end": end, "reason": reason})
+
+    async def transactions(self, request: web.Request) -> web.Response:
+        """List the open transactions of a partition, the first one that holds back the last stable offset first.
+
+        Each has ``producer_id`` and the fields of :func:`bridges.console.transactions.opened`; the partition has
+        ``last_stable_offset`` and ``end_offset``.
+        """
+        log = self._partition(request, self._topic(request, Operation.DESCRIBE))
+        await log.ready()
+        told = await transactions.opened(self._node, self._access, request, log)
+        return web.json_response(
+            {
+                "partition": log.partition,
+                "last_stable_offset": log.last_stable_offset,
+                "end_offset": log.high_watermark,
+                "open": len(log.state.transactions.open),
+                "transactions": told,
+            }
+        )
+
+    async def end_transaction(self, request: web.Request) -> web.Response:
+        """End an open transaction that has no coordinator any more. Body: ``commit``, whether its records become
+        visible.
+
+        The answer has the ``offset`` of its marker, and the partition's new ``last_stable_offset``.
+        """
+        topic = self._topic(request, Operation.DELETE)
+        body = await json_object(request, {"commit"})
+        commit = body.get("commit")
+        if not isinstance(commit, bool):
+            raise RequestError("commit is not true or false")
+        log = self._partition(request, topic)
+        producer = request.match_info["producer"]
+        if not producer.isascii() or not producer.isdigit() or len(producer) > 19:
+            raise RequestError(f"{producer!r} is no producer's id")
+        await log.ready()
+        first = log.state.transactions.open.get(int(producer))
+        if first is None:
+            raise RequestError(f"{topic.name}-{log.partition} has no open transaction of producer {producer}", 404)
+        ended: Appended = await awaited(lambda done: log.append_marker(int(producer), -1, commit, done))
+        _log.warning(
+            "a transaction was ended by an operator",
+            topic=topic.name,
+            partition=log.partition,
+            producer_id=int(producer),
+            first_offset=first,
+            committed=commit,
+        )
+        return web.json_response(
+            {"partition": log.partition, "offset": ended.base, "last_stable_offset": log.last_stable_offset}
+        )
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def _topic(self, request: web.Request, *operations: Operation) -> Topic:
+        """Return the topic of a request. Raises RequestError unless all operations on it are allowed."""
+        name = request.match_info["topic"]
+        for operation in operations:
+            self._access.require_topic(request, operation, name)
+        return self._node.catalog.topic(name)
+
+    def _partition(self, request: web.Request, topic: Topic) -> PartitionLog:
+        """Return the log of the partition that a request names. Raises RequestError."""
+        number = request.match_info["partition"]
+        log = self._node.logs.get(topic.name, int(number)) if number.isascii() and number.isdigit() else None
+        if log is None:
+            raise RequestError(f"topic {topic.name!r} has no partition {number}", 404)
+        return log
+
+    def _summary(self, topic: Topic, others: Sizes) -> Iterator[dict[str, object] | None]:
+        records, size = others.of.get(topic.name, Size())
+        node = self._node
+        for number, partition in enumerate(topic.partitions):
+            if number % rows.STEP == rows.STEP - 1:
+                yield None
+            log = node.logs.known(topic.name, partition.index)
+            if log is not None and log.is_open:
+                records += log.high_watermark - log.log_start_offset
+                size += log.size_bytes
+        traffic = {
+            front.name: {
+                "records_in": seen.records_in,
+                "bytes_in": seen.bytes_in,
+                "records_out": seen.records_out,
+                "bytes_out": seen.bytes_out,
+            }
+            for front in node.metrics.fronts.values()
+            if (seen := front.topics.get(topic.name)) is not None
+        }
+        yield {
+            "name": topic.name,
+            "id": str(topic.topic_id),
+            "partitions": len(topic.partitions),
+            "created_ms": topic.created_ms,
+            "records": records,
+            "bytes": size,
+            "importing": _importing(topic),
+            "traffic": traffic,
+        }
+
+    async def _details(self, request: web.Request, topic: Topic, status: int = 200) -> web.StreamResponse:
+        node = self._node
+        page = page_of(request, {"name"}) if request.method == "GET" else None
+        wanted = topic.partitions if page is None else topic.partitions[page.skip : page.skip + page.limit]
+        found = [(info, node.logs.to_read(topic.name, info.index)) for info in wanted]
+        logs = [(info, log) for info, log in found if log is not None]
+        await refresh_all([log for _, log in logs])
+        effective = {
+            key: topic_config.resolve(key, topic.config, node.catalog.node_config, node.static_config)
+            for key in topic_config.TOPIC_CONFIGS
+        }
+        head: dict[str, object] = {
+            "name": topic.name,
+            "id": str(topic.topic_id),
+            "created_ms": topic.created_ms,
+            "names": topic.names,
+            "importing": _importing(topic),
+            "config": topic.config,
+            "effective_config": {key: value.value for key, value in effective.items()},
+            "partition_count": len(topic.partitions),
+            "kind": topic.kind.value,
+            "epoch": topic.epoch,
+        }
+        if page is None:
+            partitions = (self._partition_row(topic, info, log) for info, log in logs)
+            return await rows.answer(request, "partitions", partitions, head=head, status=status)
+        head["rates"] = node.recorder.rates(topic.name)
+        return await paging.answer(
+            "partitions",
+            logs,
+            lambda one: iter([self._partition_row(topic, *one)]),
+            page,
+            len(topic.partitions),
+            head,
+        )
+
+    def _partition_row(self, topic: Topic, info: PartitionInfo, log: ReadableLog) -> dict[str, object]:
+        """Return the row of a partition.
+
+        ``keys`` are fractions of the key space. ``oldest_ms`` is a time from the log's index: no record of the first 64
+        KiB is younger. Only the owner knows it, and what was skipped.
+        """
+        index = log.state.index if isinstance(log, PartitionLog) and log.high_watermark else None
+        return {
+            "partition": info.index,
+            "start_offset": log.log_start_offset,
+            "end_offset": log.high_watermark,
+            "last_stable_offset": log.last_stable_offset,
+            "bytes": log.size_bytes,
+            "epoch": self._node.logs.leader_epoch(topic.name, info.index),
+            "stream_id": info.stream_id,
+            "active": info.is_active,
+            "keys": info.keys.doubles,
+            "made_epoch": info.made_epoch,
+            "sealed_epoch": info.sealed_epoch,
+            "parents": info.parents,
+            "children": info.children,
+            "oldest_ms": None if index is None else index.time_at(log.log_start_offset),
+            "skipped": [{"first": first, "end": end} for first, end in log.skipped],
+            "compaction": _compaction(self._node.cleaner.views.get((topic.name, info.index))),
+        }
+
+
+def _records(node: Host, topic: Topic, others: Sizes) -> float:
+    here = sum(log.high_watermark - log.log_start_offset for log in in_use(node.logs, topic))
+    return here + others.of.get(topic.name, Size()).records
+
+
+def _bytes(node: Host, topic: Topic, others: Sizes) -> float:
+    return sum(log.size_bytes for log in in_use(node.logs, topic)) + others.of.get(topic.name, Size()).bytes
+
+
+def _rate(way: str) -> Callable[[Host, Topic, Sizes], float]:
+    return lambda node, topic, others: sum(rates[way] for rates in node.recorder.rates(topic.name).values())
+
+
+_SORTS: dict[str, Callable[[Host, Topic, Sizes], float] | None] = {
+    "name": None,
+    "partitions": lambda node, topic, others: len(topic.partitions),
+    "created": lambda node, topic, others: topic.created_ms,
+    "records": _records,
+    "bytes": _bytes,
+    **{way: _rate(way) for way in WAYS},
+}
+"""Sort keys of topics. All partitions of a topic are read in one turn, up to the most that a topic may have."""
+
+
+def _fewer(points: Sequence[float | None]) -> Sequence[float | None] | None:
+    """Return a third of the points, each the mean of three."""
+    some = ([one for one in points[place : place + 3] if one is not None] for place in range(0, len(points), 3))
+    return rounded([sum(known) / len(known) if known else None for known in some])
+
+
+def _compaction(view: CleanerView | None) -> dict[str, object] | None:
+    return None if view is None else msgspec.structs.asdict(view)
+
+
+def _importing(topic: Topic) -> str | None:
+    """Return the migration that fills the topic and alone may write to it, None without one."""
+    return topic.imported.migration if topic.imported is not None and topic.imported.is_running else None
+
+
+def _whole(body: Mapping[str, Any], key: str, default: int) -> int:
+    value = body.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{key} is not a whole number")
+    return value
+
+
+def _mapping(body: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = body.get(key) or {}
+    if not isinstance(value, dict):
+        raise RequestError(f"{key} is not an object")
+    return value
+
+
+def _texts(body: Mapping[str, Any], key: str) -> dict[str, str]:
+    return {name: _config_text(name, value) for name, value in _mapping(body, key).items()}
+
+
+def _config_text(name: str, value: Any) -> str:
+    """Return the text of a configuration's value; numbers and booleans are accepted."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise RequestError(f"{name} is not text, a number or a boolean")
