@@ -29,7 +29,7 @@ from bridges.cluster import tables, versions
 from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster
 from bridges.errors import LogError
-from bridges.node import databases
+from bridges.node.storage import databases
 from sbp_back.wire.model import RangeInfo, StreamInfo
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from benchmarks.librdkafka import build_driver, install
 from benchmarks.probe import Machine, on_machine
 from benchmarks.targets import TARGETS
 from benchmarks.workloads import Bench, drive, latency
-from bridges.node.quantities import parse_size
+from bridges.node.settings.quantities import parse_size
 from tests.node_process import NodeProcess
 
 ROOT = Path(__file__).resolve().parent.parent

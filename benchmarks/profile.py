@@ -186,8 +186,8 @@ STEPS = {kind: followed.steps for kind, followed in FOLLOWED.items()} | {"append
 async def _serve(directory: Path, durability: str, settings: dict[str, str], probes: Probes | None) -> None:
     """Says where it listens; then each line on standard input begins, or ends, a count: see :class:`NodeUnderTest`."""
     from bridges.node.assembly import Node
-    from bridges.node.config import load
-    from bridges.node.memory import collect_seldom
+    from bridges.node.process.memory import collect_seldom
+    from bridges.node.settings.config import load
     from kafka_front.front import KafkaFront
 
     flags = {"data_dir": str(directory), "sbp.durability": durability, "listen.kafka": "127.0.0.1:0"}
@@ -215,7 +215,7 @@ async def _serve(directory: Path, durability: str, settings: dict[str, str], pro
 async def _appends(directory: Path, durability: Literal["fsync", "os"], load: Load, probes: Probes | None) -> None:
     """Says what an entry took: microseconds of CPU, and its steps."""
     from benchmarks.sbp import Appender
-    from bridges.node.memory import collect_seldom
+    from bridges.node.process.memory import collect_seldom
     from sbp_back.embedded import EmbeddedOptions, start_embedded
     from sbp_back.range_server.store.options import StoreOptions
 
@@ -342,8 +342,8 @@ def main() -> int:
     if args.serve is not None:
         directory, durability, settings, kind = args.serve
         from anabranch_kit.run.cycle import CycleLoop
-        from bridges.node import logging
-        from bridges.node.memory import keep_buffers, switch_threads_often
+        from bridges.node.process import logging
+        from bridges.node.process.memory import keep_buffers, switch_threads_often
 
         gc.disable()
         keep_buffers()

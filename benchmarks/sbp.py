@@ -31,7 +31,7 @@ from anabranch_kit.run.cycle import CycleLoop
 from benchmarks.probe import Machine, disk_speed, on_machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
-from bridges.node.memory import collect_seldom, switch_threads_often
+from bridges.node.process.memory import collect_seldom, switch_threads_often
 from sbp_back.client.client import Client, StreamWriter
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import SbpError

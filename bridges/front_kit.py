@@ -29,11 +29,11 @@ from bridges.log.partition.partition_log import PartitionLog
 from bridges.log.remote.partitions import Partition
 from bridges.log.retention import Retention
 from bridges.node.assembly import Node
-from bridges.node.config import load
-from bridges.node.data_dir import DataDirectory
 from bridges.node.front import Front
-from bridges.node.worker import Worker
-from bridges.node.workers import settings_of
+from bridges.node.settings.config import load
+from bridges.node.storage.data_dir import DataDirectory
+from bridges.node.workers.settings import settings_of
+from bridges.node.workers.worker import Worker
 
 _NOW = 1_700_000_000_000
 _HOUR, _DAY = 3_600_000, 86_400_000

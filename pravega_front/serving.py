@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.net.address import Address
 from bridges.net.grpc_server import GrpcLimits, GrpcServer
-from bridges.node.sections import SettingsError
+from bridges.node.settings.sections import SettingsError
 from pravega_front.access import Access
 from pravega_front.controller import groups, key_value_tables, lineage, scopes_and_streams, transactions, writers
 from pravega_front.controller.core import Controller

@@ -67,9 +67,9 @@ class UsualPortOpened(AssertionError):
 @cache
 def usual_ports() -> Mapping[int, str]:
     """The ports that a node opens where nobody names others, each with its listener."""
-    from bridges.node import backend
     from bridges.node.front import installed
     from bridges.node.listening import CONSOLE, CONSOLE_PORT
+    from bridges.node.storage import backend
     from sbp_document.backend import DocumentBackend
 
     ports = {CONSOLE_PORT: CONSOLE}

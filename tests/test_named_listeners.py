@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from bridges.node.assembly import Node
-from bridges.node.config import load
 from bridges.node.front import listener_kind
-from bridges.node.sections import SettingsError
+from bridges.node.settings.config import load
+from bridges.node.settings.sections import SettingsError
 from pravega_front.front import PravegaFront
 from pravega_front.wire.controller import METHODS as CONTROLLER_METHODS
 from pravega_front.wire.controller import SERVICE, message

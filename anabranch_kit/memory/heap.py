@@ -1,7 +1,7 @@
 """The process's share of the system's memory, and the return of unused pages.
 
-A node keeps freed buffers (:mod:`bridges.node.memory`), and each of its threads frees into an arena of its own, of
-which only the top goes back by itself. After large, unrepeated work the rest must be given back explicitly.
+A node keeps freed buffers (:mod:`bridges.node.process.memory`), and each of its threads frees into an arena of its own,
+of which only the top goes back by itself. After large, unrepeated work the rest must be given back explicitly.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bridges.catalog.sql import Connection
-from bridges.node.config import Settings
-from bridges.node.data_dir import DATABASE
 from bridges.node.finding import Finding, note
 from bridges.node.front import NodeFacts
 from bridges.node.listening import Listening
-from bridges.node.sections import SettingsError
+from bridges.node.settings.config import Settings
+from bridges.node.settings.sections import SettingsError
+from bridges.node.storage.data_dir import DATABASE
 
 _ABOUT = "contents"
 _PATIENCE_S = 5
@@ -46,7 +46,7 @@ def _in_postgres(settings: Settings) -> Iterator[Finding]:
         import psycopg
     except ImportError:
         return
-    from bridges.node.databases import SCHEMA
+    from bridges.node.storage.databases import SCHEMA
 
     options = f"-c search_path={SCHEMA} -c default_transaction_read_only=on"
     try:

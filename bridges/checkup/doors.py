@@ -16,11 +16,12 @@ from pathlib import Path
 from anabranch_kit.net.address import Address
 from bridges.auth import users
 from bridges.checkup import certificates
-from bridges.node import tls_settings, workers
-from bridges.node.config import Settings
 from bridges.node.finding import Finding, fine, note, warning, wrong
 from bridges.node.listening import OFF, Listening
-from bridges.node.sections import SettingsError
+from bridges.node.settings import tls as tls_settings
+from bridges.node.settings.config import Settings
+from bridges.node.settings.sections import SettingsError
+from bridges.node.workers import settings as workers
 
 _PATIENCE_S = 2.0
 

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from bridges.node import descriptors
-from bridges.node.config import Settings
 from bridges.node.finding import Finding, fine, note, warning
-from bridges.node.quantities import format_size
+from bridges.node.process import descriptors
+from bridges.node.settings.config import Settings
+from bridges.node.settings.quantities import format_size
 
 _MIB = 1024**2
 _PROCESS_BYTES = 64 * _MIB

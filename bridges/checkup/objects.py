@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 from anabranch_kit.errors import StoreError
-from bridges.node.config import Settings
 from bridges.node.finding import Finding, fine, warning, wrong
+from bridges.node.settings.config import Settings
 from sbp_back.range_server.object_log.bucket import Bucket
 
 _ABOUT = "object storage"

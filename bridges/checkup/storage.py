@@ -11,9 +11,10 @@ from pathlib import Path
 
 from anabranch_kit.disk.files import Files, file_system_of
 from anabranch_kit.disk.held import HeldFile
-from bridges.node import backend, promises
-from bridges.node.config import Settings
+from bridges.node import promises
 from bridges.node.finding import Finding, fine, note, warning, wrong
+from bridges.node.settings.config import Settings
+from bridges.node.storage import backend
 
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "virtiofs"})
 _VOLATILE = frozenset({"tmpfs", "ramfs", "devtmpfs"})

@@ -18,8 +18,8 @@ from bridges.commands.common import fail, json_option, key_values, print_json, p
 @json_option
 def command(sets: tuple[str, ...], config: Path | None, markdown: bool, as_json: bool) -> None:
     """Show every setting, its value, its default and where the value comes from."""
-    from bridges.node.config import load, schema
-    from bridges.node.sections import SettingsError
+    from bridges.node.settings.config import load, schema
+    from bridges.node.settings.sections import SettingsError
 
     if markdown:
         click.echo("| setting | kind | default | meaning |\n|---|---|---|---|")

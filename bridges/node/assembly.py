@@ -1,4 +1,4 @@
-"""A node: the life of all its floors (:mod:`bridges.node.floors`, :mod:`bridges.node.upper_floors`).
+"""A node: the life of all its floors (:mod:`bridges.node.floors.lower`, :mod:`bridges.node.floors.upper`).
 
 Start: data directory, database, place in the cluster, backend, catalog and positions, partition logs, fronts, console,
 membership, chores, ready file. A stop takes the same way back: fronts finish requests in flight, then fronts, console,
@@ -26,15 +26,16 @@ from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.formats import FormatTaken, register
 from bridges.life import Life, Phase
 from bridges.metrics import Metrics
-from bridges.node import backend, promises
-from bridges.node.config import Settings
-from bridges.node.data_dir import write_ready_file
-from bridges.node.floors import Floors
+from bridges.node import promises
+from bridges.node.floors.lower import Floors
+from bridges.node.floors.plan import Chores, Plan
+from bridges.node.floors.upper import make_services, serve
 from bridges.node.front import Front, FrontError, NodeServices, check, group_directories
 from bridges.node.listening import CLUSTER, CONSOLE, CONSOLE_PORT, Listening
-from bridges.node.plan import Chores, Plan
-from bridges.node.upper_floors import make_services, serve
-from bridges.node.worker import Worker
+from bridges.node.settings.config import Settings
+from bridges.node.storage import backend
+from bridges.node.storage.data_dir import write_ready_file
+from bridges.node.workers.worker import Worker
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget

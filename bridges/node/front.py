@@ -20,8 +20,8 @@ from anabranch_kit.net.address import Address
 from bridges.catalog.group_view import CONSUMERS, GroupDirectory
 from bridges.entry_points import entry_points
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
-from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, SettingsError
-from bridges.node.setting import Section
+from bridges.node.settings.sections import LimitSettings, LogSettings, NodeSettings, SettingsError
+from bridges.node.settings.setting import Section
 
 if TYPE_CHECKING:
     import ssl

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from anabranch_kit.net.address import Address
-from bridges.node import backend
-from bridges.node.config import Settings
 from bridges.node.front import Front, Listener, listener_kind
-from bridges.node.sections import SettingsError
+from bridges.node.settings.config import Settings
+from bridges.node.settings.sections import SettingsError
+from bridges.node.storage import backend
 
 CONSOLE = "console"
 CONSOLE_PORT = 8080

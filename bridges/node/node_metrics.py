@@ -27,7 +27,7 @@ from bridges.cluster.members import State
 from bridges.cluster.slots import ANY
 from bridges.log.compaction.cleaner import STATES
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
-from bridges.node.log_limit import LOG_LIMIT
+from bridges.node.process.log_limit import LOG_LIMIT
 from bridges.version import VERSION
 
 if TYPE_CHECKING:

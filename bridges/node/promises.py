@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bridges.backends import Limit, of_others
-from bridges.node.sections import SbpSettings
+from bridges.node.settings.sections import SbpSettings
 
 _OS = "durability is 'os': acknowledged data survives the end of the process, but not power loss"
 _ONE_COPY = "one copy of the data: what the disk of {} loses is lost"

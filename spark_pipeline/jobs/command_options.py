@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bridges.node.quantities import parse_duration, parse_size
+from bridges.node.settings.quantities import parse_duration, parse_size
 from spark_pipeline.core.errors import FoundDifferences, PipelineError
 
 if TYPE_CHECKING:

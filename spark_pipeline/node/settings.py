@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bridges.node.setting import Duration, Section, Size, setting
+from bridges.node.settings.setting import Duration, Section, Size, setting
 
 
 class PipelineSettings(Section):

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from bridges.node.memory import keep_buffers
+from bridges.node.process.memory import keep_buffers
 from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.endpoints.base import Endpoint, endpoint

@@ -16,8 +16,8 @@ from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, format_of
 from bridges.formats.raw import RawFormat
 from bridges.node import promises
-from bridges.node.config import load
-from bridges.node.sections import SettingsError
+from bridges.node.settings.config import load
+from bridges.node.settings.sections import SettingsError
 
 NUMBER = 7
 """No format of ours has it, and fronts may not."""

@@ -37,7 +37,7 @@ def test_of_everything_that_is_installed() -> None:
 
 
 def test_without_what_takes_long_to_import() -> None:
-    program = "import sys, bridges.node.config as c; c.schema(); print('importlib.metadata' in sys.modules)"
+    program = "import sys, bridges.node.settings.config as c; c.schema(); print('importlib.metadata' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"
 
 

@@ -23,7 +23,7 @@ from pravega_client import StreamManager
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridges.node.worker import LEASE_S
+from bridges.node.workers.worker import LEASE_S
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.bridges.log.log_lab import batch

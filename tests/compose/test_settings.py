@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridges.commands.cli import EXIT_CANNOT_START, EXIT_USAGE
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from tests.compose.engine import COMPOSE
 
 _SUGGESTED = re.compile(r"^ *# (ANABRANCH_\w+): (.*)$", re.MULTILINE)

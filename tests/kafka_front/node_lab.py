@@ -11,7 +11,7 @@ from anabranch_kit.run.awaited import awaited
 from bridges.log.interfaces import Appended
 from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from kafka_front.front import KafkaFront
 from tests.kafka_front.test_session import Client
 

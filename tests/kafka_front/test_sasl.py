@@ -24,7 +24,7 @@ from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.scram import MECHANISMS, ScramKeys
 from bridges.auth.users import User, change
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from kafka_front.front import KafkaFront
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode

@@ -10,8 +10,8 @@ from typing import ClassVar
 from anabranch_kit.net.address import Address
 from benchmarks.probe import METADATA_REQUEST
 from bridges.node.assembly import Node
-from bridges.node.config import load
 from bridges.node.front import Front, Listener, NodeServices
+from bridges.node.settings.config import load
 from kafka_front.front import KafkaFront
 
 

@@ -16,7 +16,7 @@ from bridges.catalog.topic import TopicKind, TopicNotFound
 from bridges.formats import FormatId
 from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
-from bridges.node.upkeep import enforce_retention
+from bridges.node.floors.upkeep import enforce_retention
 from tests.kafka_front.node_lab import append, log_of, serving
 
 CONSOLE = {"listen.console": "127.0.0.1:0"}

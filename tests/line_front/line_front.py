@@ -40,7 +40,7 @@ from bridges.net.request_response import Frame, RequestConnection
 from bridges.net.server import Limits
 from bridges.node.front import Listener
 from bridges.node.request_front import RequestFront
-from bridges.node.setting import Section, Size, setting
+from bridges.node.settings.setting import Section, Size, setting
 
 LINES = 8  # the stored format's number
 WRITERS = 128  # and that of the kind of writers who count what they send

@@ -12,7 +12,7 @@ import pytest
 from bridges.errors import LogUnavailable
 from bridges.net.grpc_server import Code
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from pravega_front.access import Access
 from pravega_front.controller.scopes import Scopes
 from pravega_front.front import PravegaFront

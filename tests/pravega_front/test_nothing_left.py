@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from pravega_front.front import PravegaFront
 from pravega_front.server import SegmentStore
 from pravega_front.wire import commands as wire

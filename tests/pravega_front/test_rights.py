@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from pravega_front.controller.dispatch import _ON_GROUP, _ON_NODE
 from pravega_front.front import PravegaFront
 from pravega_front.wire.controller import METHODS, message

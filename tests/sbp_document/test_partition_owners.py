@@ -13,7 +13,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
-from bridges.node.config import Settings, load
+from bridges.node.settings.config import Settings, load
 from sbp_document import DocumentClient, DocumentError, DocumentRecord
 from sbp_document.partition_owners import PartitionOwners
 from sbp_document.wire.record_batch import parse_batches

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from tests.doorman import Doorman
 from tests.ydb_topic_front.raw import RawClient
 from ydb_topic_front.front import YdbFront

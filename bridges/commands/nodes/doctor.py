@@ -13,8 +13,8 @@ from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
 from bridges.commands.common import fail, json_option, listen_option, node_flags, print_json, settings_options, shown
 
 if TYPE_CHECKING:
-    from bridges.node.config import Settings
     from bridges.node.finding import Finding
+    from bridges.node.settings.config import Settings
 
 _COLOURS = {"ok": "green", "note": "blue", "warning": "yellow", "wrong": "red"}
 
@@ -32,9 +32,9 @@ def command(
     Says what is wrong, what could be better and what to do, and ends with code 1 if anything is wrong. Changes nothing:
     files written for a test are removed again. Give it the settings that 'serve' is given.
     """
-    from bridges.node.config import load
     from bridges.node.finding import warning
-    from bridges.node.sections import SettingsError
+    from bridges.node.settings.config import load
+    from bridges.node.settings.sections import SettingsError
 
     try:
         loaded = load(node_flags(data, sets, listen), environ=os.environ, file=config)

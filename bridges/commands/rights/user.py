@@ -120,8 +120,8 @@ def list_(data: Path | None, config: Path | None, sets: tuple[str, ...], as_json
 
 
 def _path(data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> Path:
-    from bridges.node.config import load
-    from bridges.node.sections import SettingsError
+    from bridges.node.settings.config import load
+    from bridges.node.settings.sections import SettingsError
 
     flags = key_values(sets, "--set")
     if data is not None:

@@ -15,7 +15,7 @@ from bridges.commands.cli import EXIT_CANNOT_START, EXIT_FAILED, EXIT_USAGE
 from bridges.commands.common import fail, json_option, key_values, print_json, settings_options
 
 if TYPE_CHECKING:
-    from bridges.node.config import Settings
+    from bridges.node.settings.config import Settings
 
 
 @click.command("accept-data-loss")
@@ -41,8 +41,8 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
     are, and give no number twice.
     """
     from anabranch_kit.errors import StoreError
-    from bridges.node.config import load
-    from bridges.node.sections import SettingsError
+    from bridges.node.settings.config import load
+    from bridges.node.settings.sections import SettingsError
     from sbp_back.range_server import loss
     from sbp_back.range_server.store.options import StoreOptions
     from sbp_back.range_server.store.recovery import LOSSES
@@ -101,7 +101,7 @@ def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> 
 
     from anabranch_kit.errors import StoreError
     from bridges.errors import LogError
-    from bridges.node import going_back
+    from bridges.node.storage import going_back
 
     try:
         lost = asyncio.run(going_back.look(settings))

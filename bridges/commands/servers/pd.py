@@ -12,8 +12,8 @@ from bridges.commands.common import key_values, service_options
 from bridges.commands.servers import process
 
 if TYPE_CHECKING:
-    from bridges.node.backend_process import PdProcess
-    from bridges.node.config import Settings
+    from bridges.node.settings.config import Settings
+    from bridges.node.storage.backend_process import PdProcess
 
 
 @click.command("pd")
@@ -49,7 +49,7 @@ def command(
         flags["listen.metrics"] = metrics
 
     def make(settings: Settings, give_up: Callable[[str], None]) -> PdProcess:
-        from bridges.node.backend_process import PdProcess
+        from bridges.node.storage.backend_process import PdProcess
 
         service = PdProcess(settings, give_up)
         process.reload_on_hangup(settings, service.reload)

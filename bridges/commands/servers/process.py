@@ -16,10 +16,10 @@ import click
 
 from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_STALLED, EXIT_USAGE
 from bridges.commands.common import fail
-from bridges.node.memory import collect_seldom, keep_buffers, switch_threads_often
+from bridges.node.process.memory import collect_seldom, keep_buffers, switch_threads_often
 
 if TYPE_CHECKING:
-    from bridges.node.config import Settings
+    from bridges.node.settings.config import Settings
 
 
 class Service(Protocol):
@@ -55,8 +55,8 @@ def run(
     when the service cannot go on. Settings with several workers are passed to ``several``.
     """
     prepare()
-    from bridges.node.config import load
-    from bridges.node.sections import SettingsError
+    from bridges.node.settings.config import load
+    from bridges.node.settings.sections import SettingsError
 
     try:
         loaded = load(flags, environ=os.environ, file=file)
@@ -85,9 +85,9 @@ def tell(settings: Settings, worker: int | None = None) -> Settings:
     """
     import structlog
 
-    from bridges.node import descriptors
-    from bridges.node import logging as log
-    from bridges.node.log_limit import LOG_LIMIT
+    from bridges.node.process import descriptors
+    from bridges.node.process import logging as log
+    from bridges.node.process.log_limit import LOG_LIMIT
 
     LOG_LIMIT.lines = settings.logging.repeated_lines
     told = {} if worker is None else {"worker": worker}
@@ -111,8 +111,8 @@ def serve(
     """
     from anabranch_kit.errors import StoreError
     from anabranch_kit.run.cycle import CycleLoop
-    from bridges.node.log_limit import tell_left_out
-    from bridges.node.sections import SettingsError
+    from bridges.node.process.log_limit import tell_left_out
+    from bridges.node.settings.sections import SettingsError
 
     settings = tell(settings, worker)
     try:
@@ -137,7 +137,7 @@ def reload_on_hangup(settings: Settings, reload: Callable[[], None]) -> None:
 
 async def _telling_of_gaps(work: Coroutine[Any, Any, str | None]) -> str | None:
     """Await ``work``, and meanwhile log how many repeated log lines were left out."""
-    from bridges.node.log_limit import PERIOD_SECONDS, tell_left_out
+    from bridges.node.process.log_limit import PERIOD_SECONDS, tell_left_out
 
     async def tell() -> None:
         while True:

@@ -12,8 +12,8 @@ from bridges.commands.common import key_values, service_options
 from bridges.commands.servers import process
 
 if TYPE_CHECKING:
-    from bridges.node.backend_process import RangeServerProcess
-    from bridges.node.config import Settings
+    from bridges.node.settings.config import Settings
+    from bridges.node.storage.backend_process import RangeServerProcess
 
 
 @click.command("range-server")
@@ -50,7 +50,7 @@ def command(
             flags[key] = value
 
     def make(settings: Settings, give_up: Callable[[str], None]) -> RangeServerProcess:
-        from bridges.node.backend_process import RangeServerProcess
+        from bridges.node.storage.backend_process import RangeServerProcess
 
         service = RangeServerProcess(settings, give_up)
         process.reload_on_hangup(settings, service.reload)

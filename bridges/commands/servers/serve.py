@@ -13,7 +13,7 @@ from bridges.commands.servers import process
 
 if TYPE_CHECKING:
     from bridges.node.assembly import Node
-    from bridges.node.config import Settings
+    from bridges.node.settings.config import Settings
 
 
 @click.command("serve")

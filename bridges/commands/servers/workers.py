@@ -28,9 +28,9 @@ from bridges.commands.servers import process
 
 if TYPE_CHECKING:
     from bridges.node.assembly import Node
-    from bridges.node.config import Settings
-    from bridges.node.data_dir import DataDirectory
-    from bridges.node.worker import Worker
+    from bridges.node.settings.config import Settings
+    from bridges.node.storage.data_dir import DataDirectory
+    from bridges.node.workers.worker import Worker
 
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FIRST_PAUSE_S = 0.1
@@ -109,9 +109,9 @@ class Workers:
         """Run until SIGTERM or SIGINT. Ends the process with an exit code if that is not 0."""
         from anabranch_kit.errors import StoreError
         from anabranch_kit.sql.notices import mailboxes
-        from bridges.node.data_dir import DataDirectory
-        from bridges.node.sections import SettingsError
-        from bridges.node.workers import check
+        from bridges.node.settings.sections import SettingsError
+        from bridges.node.storage.data_dir import DataDirectory
+        from bridges.node.workers.settings import check
 
         settings = self._settings
         try:
@@ -156,9 +156,9 @@ class Workers:
 
     def _start(self, child: _Child, directory: DataDirectory) -> None:
         from anabranch_kit.sql.notices import Notices
-        from bridges.node.sections import SettingsError
-        from bridges.node.worker import Worker
-        from bridges.node.workers import settings_of
+        from bridges.node.settings.sections import SettingsError
+        from bridges.node.workers.settings import settings_of
+        from bridges.node.workers.worker import Worker
 
         try:
             settings = settings_of(self._settings, self._settings.fronts, child.number, child.addresses)
@@ -229,8 +229,8 @@ class Workers:
         self._served = True
         self._log.info("all workers serve", workers=len(self._children))
         if self._ready is not None:
-            from bridges.node.data_dir import write_ready_file
-            from bridges.node.workers import by_name
+            from bridges.node.storage.data_dir import write_ready_file
+            from bridges.node.workers.settings import by_name
 
             write_ready_file(self._ready, dict(by_name(one.addresses for one in self._children)))
 

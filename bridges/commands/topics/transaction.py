@@ -20,7 +20,7 @@ from bridges.commands.common import (
     topic_path,
     yes_option,
 )
-from bridges.node.quantities import parse_duration
+from bridges.node.settings.quantities import parse_duration
 
 
 @click.group("transaction")

@@ -377,7 +377,7 @@ def _opened(route: Route) -> Iterator[tuple[MigrationSource, Importer]]:
 def _runner(
     state: MigrationState, route: Route, options: dict[str, Any], stopped: Callable[[], bool]
 ) -> Iterator[tuple[Runner, Meter]]:
-    from bridges.node.memory import keep_buffers
+    from bridges.node.process.memory import keep_buffers
     from spark_pipeline.jobs.engine import open_engine
     from spark_pipeline.jobs.migrate.copying import Copying
     from spark_pipeline.jobs.migrate.run import Runner

@@ -293,7 +293,7 @@ class Copying:
 
 def copy_in_worker(piece: Piece) -> list[Receipt]:
     """Copy one task in a Spark worker."""
-    from bridges.node.memory import keep_buffers
+    from bridges.node.process.memory import keep_buffers
 
     keep_buffers()
     with closing(Copier(piece.route, Throttle(piece.rate))) as copier:

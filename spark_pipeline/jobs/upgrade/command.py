@@ -45,8 +45,8 @@ def command(
     import asyncio
 
     from anabranch_kit.run.cycle import CycleLoop
-    from bridges.node.config import load
-    from bridges.node.sections import SettingsError
+    from bridges.node.settings.config import load
+    from bridges.node.settings.sections import SettingsError
 
     flags = key_values(sets, "--set")
     if data is not None:

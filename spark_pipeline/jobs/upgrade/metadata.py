@@ -23,9 +23,9 @@ from bridges.catalog import front_tables
 from bridges.catalog.counters import identify
 from bridges.catalog.sql import Connection
 from bridges.cluster import tables as cluster_tables
-from bridges.node import databases
-from bridges.node.config import Settings
-from bridges.node.data_dir import DataDirectory
+from bridges.node.settings.config import Settings
+from bridges.node.storage import databases
+from bridges.node.storage.data_dir import DataDirectory
 from sbp_back.placement_driver import state as pd_state
 from sbp_back.placement_driver.state import Transaction
 

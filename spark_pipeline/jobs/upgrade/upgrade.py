@@ -24,10 +24,10 @@ from anabranch_kit.disk.files import Files, write_file_durably
 from anabranch_kit.errors import StoreError
 from anabranch_kit.sql.copying import TablesDiffer
 from anabranch_kit.sql.engine import SqlFailed
-from bridges.node import backend, databases
-from bridges.node.config import Settings
-from bridges.node.data_dir import DataDirectory
-from bridges.node.sections import SettingsError
+from bridges.node.settings.config import Settings
+from bridges.node.settings.sections import SettingsError
+from bridges.node.storage import backend, databases
+from bridges.node.storage.data_dir import DataDirectory
 from sbp_back.placement_driver.pd_service import STATE_FILE, hold_state
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
 from sbp_back.range_server.range_server_service import open_store

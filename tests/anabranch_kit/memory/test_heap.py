@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 PROGRAM = f"""
 import sys
 from anabranch_kit.memory.heap import give_back, resident
-from bridges.node.memory import keep_buffers
+from bridges.node.process.memory import keep_buffers
 if not keep_buffers():
     sys.exit(3)
 blocks = [bytearray(b"x") * {MIB} for _ in range(100)]

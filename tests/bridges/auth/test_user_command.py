@@ -15,11 +15,11 @@ from bridges.auth.tokens import TokenError
 from bridges.commands.cli import main
 from bridges.metric_text import render
 from bridges.node.assembly import Node
-from bridges.node.backend import LISTENERS
-from bridges.node.config import load
 from bridges.node.front import Front, Listener
 from bridges.node.listening import CONSOLE
-from bridges.node.sections import SettingsError
+from bridges.node.settings.config import load
+from bridges.node.settings.sections import SettingsError
+from bridges.node.storage.backend import LISTENERS
 
 
 def user(*arguments: str, password: bytes = b"", code: int = 0) -> Result:

@@ -21,7 +21,7 @@ from bridges.errors import LogError, PartitionSealed
 from bridges.formats import FormatId
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from tests.kill_steps import Steps
 
 TOPIC = "t"

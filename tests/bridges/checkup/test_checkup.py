@@ -20,8 +20,8 @@ from anabranch_kit.net.address import Address
 from anabranch_kit.net.tls import TlsFiles
 from bridges.checkup import certificates, clock, database, doors, machine, objects, storage
 from bridges.commands.cli import main
-from bridges.node.config import Settings, load
 from bridges.node.finding import Finding, Severity
+from bridges.node.settings.config import Settings, load
 from tests.certificates import Authority, openssl
 from tests.kafka_front.node_lab import serving
 from tests.ports import free_port, free_step

@@ -11,10 +11,10 @@ import pytest
 from bridges.catalog import front_tables
 from bridges.catalog.sql import Connection, Database
 from bridges.checkup import contents
-from bridges.node import databases
-from bridges.node.config import Settings, load
-from bridges.node.data_dir import DataDirectory
 from bridges.node.finding import Severity
+from bridges.node.settings.config import Settings, load
+from bridges.node.storage import databases
+from bridges.node.storage.data_dir import DataDirectory
 from tests.postgres import Postgres
 
 _TOPICS = {

@@ -17,7 +17,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from spark_pipeline.node.front import PipelineFront
 from tests.kit.waiting import until
 

@@ -18,7 +18,7 @@ from bridges.catalog.group_view import GroupSummary, GroupView
 from bridges.catalog.progress import Committed
 from bridges.catalog.transaction_view import TransactionView
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 
 GROUPS = 60_000
 LONGEST_S = 0.04

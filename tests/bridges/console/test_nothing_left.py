@@ -10,7 +10,7 @@ import pytest
 
 from bridges.console.door import ConsoleDoor
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from tests.kit.waiting import until
 from tests.left_behind import End, Link, left_behind, on_link
 
@@ -82,7 +82,7 @@ async def test_nothing_is_left_of_a_connection(tmp_path: Path, monkeypatch: pyte
             super().__init__(*given, **more)
             doors.append(self)
 
-    monkeypatch.setattr("bridges.node.upper_floors.ConsoleDoor", Door)
+    monkeypatch.setattr("bridges.node.floors.upper.ConsoleDoor", Door)
     given = {
         "data_dir": str(tmp_path / "data"),
         "listen.console": "127.0.0.1:0",

@@ -15,8 +15,8 @@ from bridges.http.own_names import OwnNames
 from bridges.life import Life
 from bridges.metrics import Metrics
 from bridges.node.assembly import Node
-from bridges.node.config import load
-from bridges.node.health import HealthServer
+from bridges.node.process.health import HealthServer
+from bridges.node.settings.config import load
 from spark_pipeline.node.front import PipelineFront
 
 OWN = [

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from bridges.node import log_limit
-from bridges.node import logging as log
-from bridges.node.log_limit import LogLimit, tell_left_out
+from bridges.node.process import log_limit
+from bridges.node.process import logging as log
+from bridges.node.process.log_limit import LogLimit, tell_left_out
 
 
 @pytest.fixture(autouse=True)

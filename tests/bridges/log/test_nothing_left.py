@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anabranch_kit.run.awaited import awaited
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from tests.bridges.log.log_lab import batch
 from tests.kit.waiting import until
 from tests.left_behind import left_behind

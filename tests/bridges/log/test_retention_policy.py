@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bridges.node.assembly import Node
-from bridges.node.config import load
-from bridges.node.retention import limits_of
+from bridges.node.floors.retention import limits_of
+from bridges.node.settings.config import load
 
 
 @pytest.mark.parametrize(

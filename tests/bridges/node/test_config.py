@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from anabranch_kit.net.address import Address
 from anabranch_kit.net.tls import TlsFiles
-from bridges.node.config import load, schema
-from bridges.node.quantities import format_duration, format_size, parse_duration, parse_size
-from bridges.node.sections import SettingsError
-from bridges.node.tls_settings import tls_files
+from bridges.node.settings.config import load, schema
+from bridges.node.settings.quantities import format_duration, format_size, parse_duration, parse_size
+from bridges.node.settings.sections import SettingsError
+from bridges.node.settings.tls import tls_files
 
 
 def given_(flags=None, environ=None, file: str | None = None, tmp_path: Path | None = None):

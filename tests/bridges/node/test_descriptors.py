@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.node.config import load
-from bridges.node.descriptors import RESERVED, fit, share
+from bridges.node.process.descriptors import RESERVED, fit, share
+from bridges.node.settings.config import load
 
 NUMBERS = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 100_000), min_size=1)
 
@@ -42,7 +42,7 @@ def test_settings_that_do_not_fit_are_lowered_and_it_is_said(tmp_path: Path) -> 
 
 
 def test_a_process_takes_all_descriptors_it_may_have() -> None:
-    code = "from bridges.node.descriptors import raise_limit; print(raise_limit())"
+    code = "from bridges.node.process.descriptors import raise_limit; print(raise_limit())"
     limits = (300, 900)
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridges.node.memory import FreeMemory
+from bridges.node.process.memory import FreeMemory
 
 MIB = 1024 * 1024
 

@@ -16,10 +16,10 @@ from bridges.formats import FORMATS, FormatTaken, format_of, register
 from bridges.formats.raw import RawFormat
 from bridges.log.ledger.rules import SeqNoRule
 from bridges.node.assembly import Node
-from bridges.node.config import load
 from bridges.node.front import Front, FrontError, Listener, check
-from bridges.node.sections import SettingsError
-from bridges.node.setting import Section, setting
+from bridges.node.settings.config import load
+from bridges.node.settings.sections import SettingsError
+from bridges.node.settings.setting import Section, setting
 from tests.bridges.node.test_node import PuppetFront, settings_of
 
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from anabranch_kit.errors import StoreError
 from bridges.errors import StorageFull
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from sbp_back.placement_driver.state import StateError
 from tests.databases import database, pd_state
 from tests.node_process import NodeProcess

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridges.node.config import load
 from bridges.node.listening import Listening
-from bridges.node.sections import SettingsError
+from bridges.node.settings.config import load
+from bridges.node.settings.sections import SettingsError
 
 SEVERAL = ({"cluster.database": "postgresql://db/anabranch"}, {"node.workers": "2"})
 READ_AT = "sbp-range-server"

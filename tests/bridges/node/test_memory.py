@@ -12,7 +12,7 @@ import pytest
 ROUNDS, BUFFERS, SIZE = 50, 8, 1 << 20
 PROGRAM = f"""
 import resource, sys
-from bridges.node.memory import keep_buffers
+from bridges.node.process.memory import keep_buffers
 if "tuned" in sys.argv and not keep_buffers():
     sys.exit(3)
 for _ in range({ROUNDS}):
@@ -39,7 +39,7 @@ def test_reused_buffers_take_no_new_pages() -> None:
 
 COLLECTED = """
 import gc
-from bridges.node.memory import collect_seldom
+from bridges.node.process.memory import collect_seldom
 gc.disable()
 collect_seldom()
 most = 0

@@ -23,11 +23,11 @@ from bridges.log.logs import Logs
 from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.metric_text import render
 from bridges.node.assembly import Node
-from bridges.node.config import Settings, load
-from bridges.node.data_dir import DataDirectory
+from bridges.node.floors.upkeep import compact
 from bridges.node.front import Front, Listener, NodeServices
-from bridges.node.sections import SettingsError
-from bridges.node.upkeep import compact
+from bridges.node.settings.config import Settings, load
+from bridges.node.settings.sections import SettingsError
+from bridges.node.storage.data_dir import DataDirectory
 
 
 def settings_of(path: Path, **more: str) -> Settings:

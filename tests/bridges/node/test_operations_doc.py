@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
 from bridges.commands.cli import main
-from bridges.node.backend import LISTENERS
 from bridges.node.listening import CONSOLE, CONSOLE_PORT
+from bridges.node.storage.backend import LISTENERS
 
 DOC = Path(__file__).parents[3] / "docs" / "operations.md"
 MARKS = ("<!-- settings: begin -->\n", "<!-- settings: end -->")

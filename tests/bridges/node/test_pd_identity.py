@@ -14,7 +14,7 @@ from bridges.catalog.pd_identity import StreamHome
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 from bridges.node.assembly import Node
-from bridges.node.config import Settings, load
+from bridges.node.settings.config import Settings, load
 from sbp_back.errors import ConnectionLost
 from sbp_back.wire.identity import Call, new_identity, pd_name
 from sbp_back.wire.model import DescribePdResponse, PdNode, Request, Response, Status

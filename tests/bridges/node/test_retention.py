@@ -13,7 +13,7 @@ import pytest
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic import Import, Topic
 from bridges.catalog.topic_config import RETAINED_FOR, TOPIC_CONFIGS, parse_retained_for, retained_for_text
-from bridges.node.retention import HandedOver, NeededByConsumers
+from bridges.node.floors.retention import HandedOver, NeededByConsumers
 
 
 class Log:

@@ -11,7 +11,7 @@ PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 
 async def lived(path, opened):
     off = {f"listen.{name}": "off" for name in ("ydb", "pravega", "pravega-segmentstore")}
@@ -45,7 +45,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 
 async def append(log, payload, count, format_id):
     done = asyncio.get_running_loop().create_future()

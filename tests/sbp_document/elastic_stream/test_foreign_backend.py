@@ -21,7 +21,7 @@ from bridges.log.partition.partition_log import PartitionLog
 from bridges.log.retention import Retention
 from bridges.metric_text import render
 from bridges.node.assembly import Node
-from bridges.node.config import Settings, load
+from bridges.node.settings.config import Settings, load
 from sbp_back.client.client import Client
 from sbp_back.client.leader import pd_carrier
 from sbp_back.placement_driver.driver import PlacementDriver

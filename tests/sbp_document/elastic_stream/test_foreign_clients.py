@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from kafka_front.front import KafkaFront
 from tests.conftest import TEST_SETTINGS
 from tests.sbp_document.elastic_stream.servers import ForeignCluster

@@ -14,7 +14,7 @@ from bridges.formats.producer import InTransaction, ProducerStamp
 from bridges.formats.records import Record
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from spark_pipeline.core.client.node_answers import NodeTopics
 from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.encoding.kafka import EncodedBatch

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.reading import Session, number_of, write
 from ydb_topic_front.front import YdbFront

@@ -17,7 +17,7 @@ from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
 from bridges.log.interfaces import Appended, Batch
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 from tests.node_process import FRONTS, SELDOM
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.reading import Session, number_of, write

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from anabranch_kit.net.address import Address
 from bridges.commands.servers.workers import _Child
-from bridges.node.config import load
-from bridges.node.data_dir import DataDirectory
-from bridges.node.sections import SettingsError
-from bridges.node.worker import left_behind, moved, store_of
-from bridges.node.workers import by_name, check, settings_of
+from bridges.node.settings.config import load
+from bridges.node.settings.sections import SettingsError
+from bridges.node.storage.data_dir import DataDirectory
+from bridges.node.workers.settings import by_name, check, settings_of
+from bridges.node.workers.worker import left_behind, moved, store_of
 from sbp_document.backend import DocumentBackend
 
 FLAGS = {"node.workers": "4", "node.id": "10", "advertise.kafka": "host:19092", "listen.ydb": "off"}

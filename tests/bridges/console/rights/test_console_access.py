@@ -26,7 +26,7 @@ from bridges.catalog.progress import Committed
 from bridges.catalog.transaction_view import TransactionView
 from bridges.commands.cli import main
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from bridges.node.settings.config import load
 
 ALICE = ("alice", "wönder")
 

@@ -15,9 +15,9 @@ from anabranch_kit.run.turns import in_turns
 from anabranch_kit.run.watchdog import SlowThreads
 from bridges.console.history.rings import FINE_S
 from bridges.log.ledger.expiry import expire_producers
-from bridges.node.floors import Floors
+from bridges.node.floors.lower import Floors
 from bridges.node.listening import CONSOLE
-from bridges.node.memory import FreeMemory
+from bridges.node.process.memory import FreeMemory
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo

@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-from bridges.node.log_limit import LOG_LIMIT, LogLimit
+from bridges.node.process.log_limit import LOG_LIMIT, LogLimit
 
 
 class _Patient:

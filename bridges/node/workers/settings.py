@@ -1,4 +1,4 @@
-"""The settings of each worker of a node that is several processes (``bridges/node/worker.py``)."""
+"""The settings of each worker of a node that is several processes (``bridges/node/workers/worker.py``)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from anabranch_kit.net.address import Address
-from bridges.node.config import Settings
 from bridges.node.front import Front
 from bridges.node.listening import OFF, Listening
-from bridges.node.sections import SettingsError
-from bridges.node.worker import moved, object_log
+from bridges.node.settings.config import Settings
+from bridges.node.settings.sections import SettingsError
+from bridges.node.workers.worker import moved, object_log
 
 
 def check(settings: Settings, fronts: Sequence[type[Front]]) -> None:

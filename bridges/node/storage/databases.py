@@ -14,9 +14,9 @@ from anabranch_kit.sql.sqlite import SqliteEngine
 from bridges.catalog.counters import identify
 from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
 from bridges.catalog.sql import Connection, Database, DatabaseError
-from bridges.node.config import Settings
-from bridges.node.data_dir import DataDirectory, write_file
-from bridges.node.worker import Worker
+from bridges.node.settings.config import Settings
+from bridges.node.storage.data_dir import DataDirectory, write_file
+from bridges.node.workers.worker import Worker
 
 Admit = Callable[[Connection, int], None]
 """Called with the version of the existing tables before anything is changed; raises StoreVersionError."""

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, StructMeta
 
-from bridges.node.quantities import format_duration, format_size, parse_duration, parse_size
+from bridges.node.settings.quantities import format_duration, format_size, parse_duration, parse_size
 
 T = TypeVar("T")
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from bridges.catalog.transaction_view import TransactionDirectory
     from bridges.life import Life
     from bridges.metrics import Metrics
-    from bridges.node.config import Settings
-    from bridges.node.data_dir import DataDirectory
     from bridges.node.front import Front
     from bridges.node.listening import Listening
-    from bridges.node.tls_settings import Tls
-    from bridges.node.worker import Worker
+    from bridges.node.settings.config import Settings
+    from bridges.node.settings.tls import Tls
+    from bridges.node.storage.data_dir import DataDirectory
+    from bridges.node.workers.worker import Worker
 
 _log = structlog.get_logger("anabranch.node")
 

@@ -16,11 +16,11 @@ from bridges.cluster.service import Cluster
 from bridges.log.remote.forwarded_appends import ForwardedAppends
 from bridges.log.remote.log_elsewhere import LogsElsewhere
 from bridges.log.remote.partitions import append_here
-from bridges.node import backend, databases
-from bridges.node.by_itself import ByItself
+from bridges.node.floors.by_itself import ByItself
 from bridges.node.node_metrics import cluster_metrics
-from bridges.node.worker import LEASE_S
-from bridges.node.worker_metrics import STREAM, Opening, WorkerMetrics
+from bridges.node.storage import backend, databases
+from bridges.node.workers.metrics import STREAM, Opening, WorkerMetrics
+from bridges.node.workers.worker import LEASE_S
 
 if TYPE_CHECKING:
     import ssl
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bridges.log.logs import Logs
     from bridges.log.remote.partitions import Elsewhere
     from bridges.log.remote.readable import ReadableElsewhere
-    from bridges.node.plan import Ground, Plan
+    from bridges.node.floors.plan import Ground, Plan
     from sbp_back.embedded import Embedded
 
 

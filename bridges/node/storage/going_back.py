@@ -18,9 +18,9 @@ from bridges.catalog.counters import identify
 from bridges.catalog.sql import Connection, Database
 from bridges.cluster import tables
 from bridges.cluster.marks import Marks, totals
-from bridges.node import backend, databases
-from bridges.node.config import Settings
-from bridges.node.data_dir import DataDirectory
+from bridges.node.settings.config import Settings
+from bridges.node.storage import backend, databases
+from bridges.node.storage.data_dir import DataDirectory
 from sbp_back.placement_driver.state import in_postgres, skip_numbers
 from sbp_back.range_server.object_log.logs import Logs
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from anabranch_kit.net.tls import ListenerTls, PeerFiles, PeerTls, TlsError, TlsFiles
-from bridges.node.sections import SbpSettings, SettingsError
+from bridges.node.settings.sections import SbpSettings, SettingsError
 
 WHAT = ("cert", "key", "client_ca", "client")
 """Settings of a listener's TLS."""

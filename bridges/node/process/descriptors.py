@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from bridges.node.config import Settings
-    from bridges.node.setting import Section
+    from bridges.node.settings.config import Settings
+    from bridges.node.settings.setting import Section
 
 RESERVED = 512
 """Descriptors that are not for connections of clients: segments, indexes, the database, libraries, other servers."""

@@ -21,18 +21,20 @@ from bridges.console.groups.states import GroupStates
 from bridges.console.history.sampling import Recorder
 from bridges.console.host import Host
 from bridges.console.topics.sizes import TopicSizes
-from bridges.node import backend, floors, promises
-from bridges.node.floors import Floors
+from bridges.node import promises
+from bridges.node.floors import lower as floors
+from bridges.node.floors.lower import Floors
+from bridges.node.floors.upkeep import upkeep
 from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace
 from bridges.node.listening import CLUSTER, CONSOLE
-from bridges.node.upkeep import upkeep
+from bridges.node.storage import backend
 from bridges.version import VERSION
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from bridges.node.by_itself import ByItself
-    from bridges.node.plan import Ground, Plan
+    from bridges.node.floors.by_itself import ByItself
+    from bridges.node.floors.plan import Ground, Plan
 
 _OWNERS_S = 10.0
 """Seconds for which a node that joins a cluster waits until every slot has an owner."""

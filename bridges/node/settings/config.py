@@ -24,9 +24,9 @@ from bridges.backends import OURS, BackendError, spoken
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
 from bridges.http.own_names import OwnNames
-from bridges.node import tls_settings
 from bridges.node.front import Front, check, installed
-from bridges.node.sections import (
+from bridges.node.settings import tls as tls_settings
+from bridges.node.settings.sections import (
     AuthSettings,
     ClusterSettings,
     LimitSettings,
@@ -37,7 +37,7 @@ from bridges.node.sections import (
     SbpSettings,
     SettingsError,
 )
-from bridges.node.setting import Kind, Section, Spec, fixed_at, kind_of, setting, settings_of, true_or_false
+from bridges.node.settings.setting import Kind, Section, Spec, fixed_at, kind_of, setting, settings_of, true_or_false
 
 S = TypeVar("S", bound=Section)
 

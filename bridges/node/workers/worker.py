@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from anabranch_kit.net.address import Address
-from bridges.node.data_dir import DataDirectory
-from bridges.node.sections import SettingsError
+from bridges.node.settings.sections import SettingsError
+from bridges.node.storage.data_dir import DataDirectory
 
 if TYPE_CHECKING:
     from anabranch_kit.sql.notices import Notices

@@ -2,7 +2,7 @@
 
 ground (directory, database) -> cluster (its place among nodes) -> storage (the backend) -> metadata (catalog,
 positions, quotas, rules) -> log (partition logs, compaction). The floors for clients stand on these
-(:mod:`bridges.node.upper_floors`). A floor that fails to open closes what it has opened. Closing takes every step, even
+(:mod:`bridges.node.floors.upper`). A floor that fails to open closes what it has opened. Closing takes every step, even
 if earlier ones fail.
 """
 
@@ -39,22 +39,22 @@ from bridges.log.remote.partitions import Partitions
 from bridges.log.retention import Retention
 from bridges.log.stores import ERASERS, load_stores
 from bridges.net.quotas import Quotas
-from bridges.node import backend, databases
-from bridges.node.by_itself import ByItself
-from bridges.node.data_dir import DataDirectory
+from bridges.node.floors.by_itself import ByItself
+from bridges.node.floors.plan import Ground, Plan
+from bridges.node.floors.retention import HandedOver, NeededByConsumers, Policies, limits_of
 from bridges.node.listening import CLUSTER, CONSOLE
-from bridges.node.plan import Ground, Plan
-from bridges.node.retention import HandedOver, NeededByConsumers, Policies, limits_of
-from bridges.node.sections import SettingsError
-from bridges.node.tls_settings import Tls
+from bridges.node.settings.sections import SettingsError
+from bridges.node.settings.tls import Tls
+from bridges.node.storage import backend, databases
+from bridges.node.storage.data_dir import DataDirectory
 
 if TYPE_CHECKING:
     from bridges.backends import Served
     from bridges.catalog.access_rules import AccessRules
     from bridges.console.host import Host
     from bridges.log.partition.partition_log import PartitionLog
-    from bridges.node.config import Settings
     from bridges.node.front import Front
+    from bridges.node.settings.config import Settings
 
 _log = structlog.get_logger("anabranch.node")
 
@@ -117,7 +117,7 @@ async def cluster(plan: Plan, below: Ground) -> AsyncIterator[ByItself]:
     if worker is None and not settings.cluster.database:
         place = ByItself(db, settings.node.id)
     else:
-        from bridges.node.among_others import enter  # imported only with other nodes or workers
+        from bridges.node.floors.among_others import enter  # imported only with other nodes or workers
 
         place = await enter(plan, below)
     try:

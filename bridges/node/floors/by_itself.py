@@ -1,4 +1,4 @@
-"""The place of a single node in its cluster of one; :mod:`bridges.node.among_others` has that of a node among
+"""The place of a single node in its cluster of one; :mod:`bridges.node.floors.among_others` has that of a node among
 others.
 """
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from anabranch_kit.net.address import Address
 from bridges import backends
-from bridges.node import worker as workers
-from bridges.node.config import Settings
-from bridges.node.data_dir import DataDirectory
-from bridges.node.sections import SbpSettings
-from bridges.node.worker import Worker
+from bridges.node.settings.config import Settings
+from bridges.node.settings.sections import SbpSettings
+from bridges.node.storage.data_dir import DataDirectory
+from bridges.node.workers import worker as workers
+from bridges.node.workers.worker import Worker
 
 if TYPE_CHECKING:
     import ssl
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
     from bridges.log.logs import Logs
     from bridges.log.streams import Streams
-    from bridges.node.tls_settings import Tls
+    from bridges.node.settings.tls import Tls
     from sbp_back.client.client import ClientOptions
     from sbp_back.embedded import Embedded, Further
     from sbp_back.range_server.object_log.bucket import Bucket

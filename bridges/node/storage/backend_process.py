@@ -14,11 +14,12 @@ from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.address import Address
 from bridges.life import Life, Phase
 from bridges.metrics import Metrics
-from bridges.node import backend, promises
-from bridges.node.config import Settings
-from bridges.node.data_dir import write_ready_file
-from bridges.node.sections import SettingsError
-from bridges.node.tls_settings import Tls
+from bridges.node import promises
+from bridges.node.settings.config import Settings
+from bridges.node.settings.sections import SettingsError
+from bridges.node.settings.tls import Tls
+from bridges.node.storage import backend
+from bridges.node.storage.data_dir import write_ready_file
 from sbp_back.client.leader import pd_carrier
 from sbp_back.placement_driver.driver import PlacementDriverOptions
 from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from bridges.auth.tickets import KeysOfOthers, TicketOffice
-    from bridges.node.health import HealthServer
+    from bridges.node.process.health import HealthServer
 
 METRICS = "metrics"
 """Name of the listener for health and metrics."""
@@ -142,7 +143,7 @@ class _Process(Life):
         if unknown := sorted(set(given) - {self.kind, METRICS}):
             raise SettingsError(f"there is no listener {unknown[0]!r}; there are {self.kind}, {METRICS}")
         if METRICS in given:
-            from bridges.node.health import HealthServer
+            from bridges.node.process.health import HealthServer
 
             self.metrics.add_source(lambda: _of_process(budget))
             at = self._address(METRICS, given[METRICS])

@@ -1,0 +1,1 @@
+"""The process of a node or server: memory, file descriptors, log, and health over HTTP."""

@@ -1,0 +1,1 @@
+"""Settings of a process: sections, their sources, validation, and origins."""

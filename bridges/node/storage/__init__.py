@@ -1,0 +1,1 @@
+"""The places where a node keeps its state: data directory, database, and backend."""
