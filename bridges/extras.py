@@ -8,7 +8,7 @@ _EXTRAS = {
     "jwt": "oauth",
     "ydb": "ydb",
     **dict.fromkeys(
-        ("deltalake", "kafka", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "xxhash"), "spark"
+        ("deltalake", "kafka", "pandas", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "xxhash"), "spark"
     ),
 }
 

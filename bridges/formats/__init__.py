@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from anabranch_kit.run.shared import SharedWorks
@@ -27,7 +27,6 @@ from bridges.formats.base import (
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.ledger_note import LedgerNoteFormat
-from bridges.formats.plain import PlainBuilder, PlainSource
 from bridges.formats.pravega import PravegaFormat
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
@@ -81,6 +80,11 @@ _AT_ONCE = 100
 """Records translated in one turn of the event loop: each takes some ten microseconds."""
 _BYTES_AT_ONCE = 1024 * 1024
 """Bytes of a batch copied in one turn."""
+_COLUMNS = "bridges.formats.columns.translation"
+_LEAST_COLUMNS = 32
+"""Records from which on columns cost less than a step for each record."""
+_MOST_TOGETHER = 1000
+"""Records of batches that are translated together."""
 _OVERHEAD = 300
 """Bytes that a cached translation takes on top of its payload."""
 _STEPS_AT_ONCE = 2
@@ -142,11 +146,14 @@ class Translator:
         self.spent = 0
         """Work of :meth:`payload` on the event loop so far, in records plus kilobytes."""
 
-    def payload(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer | None:
+    def payload(
+        self, stream_id: int, batch: StoredBatch, target: int, behind: Sequence[StoredBatch] = ()
+    ) -> Buffer | None:
         """Return ``batch`` in the ``target`` format: its own bytes when it is stored in that format.
 
-        None if the translation would take longer than a turn of the event loop may: then call :meth:`translate`. Raises
-        BatchInvalid: RecordInvalid if records before the malformed one can be read.
+        Small batches of those ``behind`` it are translated with it, and come into the cache. None if the translation
+        would take longer than a turn of the event loop may: then call :meth:`translate`. Raises BatchInvalid:
+        RecordInvalid if records before the malformed one can be read.
         """
         source = format_of(batch.flags)
         if source.id == target:
@@ -156,29 +163,53 @@ class Translator:
         if cached is not None:
             self._cache.move_to_end(key)
             return cached
-        if source.id != FormatId.RAW and batch.end_offset - batch.base_offset > _AT_ONCE:
+        group = self._group(stream_id, batch, target, behind)
+        records = group[-1].end_offset - batch.base_offset
+        size = sum(len(one.payload) for one in group)
+        if (source.id != FormatId.RAW and records > _AT_ONCE) or size > _BYTES_AT_ONCE:
             return None
-        if len(batch.payload) > _BYTES_AT_ONCE:
-            return None
-        self.spent += batch.end_offset - batch.base_offset + len(batch.payload) // 1024
-        work = _translation(source, batch, FORMATS[int(target)], self._limit)
-        for _ in range(_STEPS_AT_ONCE):
-            ended, value = advance(work)
+        if records >= _LEAST_COLUMNS and _COLUMNS not in sys.modules:
+            return None  # importing them takes a tenth of a second
+        self.spent += records + size // 1024
+        work = _translation(source, group, FORMATS[int(target)], self._limit)
+        for _ in range(_STEPS_AT_ONCE + len(group)):
+            ended, made = advance(work)
             if ended:
-                return self._keep(key, value)
+                return self._keep_all(stream_id, group, target, made)
         return None
 
-    async def translate(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer:
+    async def translate(
+        self, stream_id: int, batch: StoredBatch, target: int, behind: Sequence[StoredBatch] = ()
+    ) -> Buffer:
         """Translate like :meth:`payload`, in slices off the event loop, with its errors."""
-        at_once = self.payload(stream_id, batch, target)
+        at_once = self.payload(stream_id, batch, target, behind)
         if at_once is not None:
             return at_once
+        group = self._group(stream_id, batch, target, behind)
         key = (stream_id, batch.base_offset, int(target), len(batch.payload))
-        return await self._under_way.wait(key, partial(self._translated, batch, target))
+        return await self._under_way.wait(key, partial(self._translated, stream_id, group, target))
 
-    async def _translated(self, batch: StoredBatch, target: int) -> Buffer:
+    def _group(
+        self, stream_id: int, first: StoredBatch, target: int, behind: Sequence[StoredBatch]
+    ) -> list[StoredBatch]:
+        """Return the batches that are translated together."""
+        group, size = [first], len(first.payload)
+        most = min(_BYTES_AT_ONCE, self.max_bytes) // 2  # what the cache does not keep is translated again
+        for one in behind:
+            size += len(one.payload)
+            if (
+                (one.flags ^ first.flags) & FORMAT_MASK
+                or one.end_offset - first.base_offset > _MOST_TOGETHER
+                or size > most
+                or (stream_id, one.base_offset, int(target), len(one.payload)) in self._cache
+            ):
+                break
+            group.append(one)
+        return group
+
+    async def _translated(self, stream_id: int, group: Sequence[StoredBatch], target: int) -> Buffer:
         # The output of each step lies in a record or in the translation, and for a while in both.
-        holds, most = 2 * len(batch.payload), 2 * self._limit
+        holds, most = 2 * sum(len(batch.payload) for batch in group), 2 * self._limit
 
         def stepped() -> None:
             nonlocal holds
@@ -186,16 +217,22 @@ class Translator:
                 holds += 2 * PIECE
                 self._held(2 * PIECE)
 
-        work = _translation(format_of(batch.flags), batch, FORMATS[int(target)], self._limit)
+        work = _translation(format_of(group[0].flags), group, FORMATS[int(target)], self._limit)
         self._held(holds)
         try:
-            return await self._works.finish(work, batch.end_offset - batch.base_offset, stepped)
+            made = await self._works.finish(work, group[-1].end_offset - group[0].base_offset, stepped)
         finally:
             self._held(-holds)
+        return self._keep_all(stream_id, group, target, made)
+
+    def _keep_all(self, stream_id: int, group: Sequence[StoredBatch], target: int, made: Sequence[Buffer]) -> Buffer:
+        for batch, payload in zip(group, made, strict=False):
+            self._keep((stream_id, batch.base_offset, int(target), len(batch.payload)), payload)
+        return made[0]
 
     def _ended(self, key: _Key, task: asyncio.Task[Buffer]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self._keep(key, task.result())
+        if not task.cancelled():
+            task.exception()  # those who wait for it raise it
 
     def _keep(self, key: _Key, translated: Buffer) -> Buffer:
         before = self._cache.get(key)  # a translation that ended in the turn before may be there already
@@ -207,20 +244,35 @@ class Translator:
         return translated
 
 
-def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat, limit: int) -> Sliced[Buffer]:
+def _translation(
+    source: StoredFormat, group: Sequence[StoredBatch], target: StoredFormat, limit: int
+) -> Sliced[Sequence[Buffer]]:
+    """Return the translations of the leading batches of ``group``, at least one. Raises BatchInvalid if the first is
+    invalid."""
+    if group[-1].end_offset - group[0].base_offset >= _LEAST_COLUMNS:
+        from bridges.formats.columns import translation  # numpy is imported with the first translation
+        from bridges.formats.columns.varints import Unusual
+
+        try:
+            return (yield from translation.translate(group, target, limit))
+        except (Unusual, BatchInvalid):
+            yield None  # record by record below finds what is invalid, after the records before it
+    made: list[Buffer] = []
+    for batch in group:
+        try:
+            if len(group) > 1:
+                made += yield from _translation(source, [batch], target, limit)
+            else:
+                made.append((yield from _one_by_one(source, batch, target, limit)))
+        except BatchInvalid:
+            if not made:
+                raise
+            break
+    return made
+
+
+def _one_by_one(source: StoredFormat, batch: StoredBatch, target: StoredFormat, limit: int) -> Sliced[Buffer]:
     builder = target.builder(batch.base_offset, batch.end_offset)
-    if isinstance(source, PlainSource) and isinstance(builder, PlainBuilder) and not batch.flags & APPEND_TIME:
-        start = batch.base_offset
-        with suppress(BatchInvalid):  # record by record below finds it again, after the records before it
-            for some in source.plain(batch, limit):
-                if some is not None:
-                    builder.add_plain(some)
-                    start = some.end
-                if start < batch.end_offset:
-                    yield None
-        if start == batch.end_offset:
-            return (yield from builder.finish_in_slices())
-        builder = target.builder(batch.base_offset, batch.end_offset)
     reached = batch.base_offset
     try:
         for record in records_of(source, batch, limit):

@@ -17,9 +17,7 @@ from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
 from bridges.formats.pieces import LARGE, STEP, Layout, copied, written
-from bridges.formats.plain import AT_ONCE, CHUNK, Plain, numbers
 from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp, fence
-from bridges.formats.protobuf import put_varint
 from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch, told_headers
 
 HEADER_SIZE = 61
@@ -330,85 +328,6 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
         raise BatchInvalid("a record ends within a field") from error
 
 
-def _run(
-    data: bytes, most: int, first: int, base_timestamp: int
-) -> tuple[int, list[bytes | None], list[bytes | None], list[int]]:
-    """Parse the plain records (no headers) at the beginning of ``data``: at most ``most``, where the first has the
-    offset ``first`` in its batch. Return where they end, and their keys, values and timestamps. The first record of
-    another shape ends them."""
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    times: list[int] = []
-    at = end = 0
-    try:
-        for number in range(first, first + most):
-            # Varints are zig-zag: a non-negative number is written as its double, a negative one is odd. Few have more
-            # than two bytes.
-            size = data[at]
-            if size < 0x80:
-                at += 1
-            elif data[at + 1] < 0x80:
-                size = size & 0x7F | data[at + 1] << 7
-                at += 2
-            else:
-                size, at = _varint(data, at)
-                size <<= 1
-            stop = at + (size >> 1)
-            if size & 1 or stop > len(data):
-                break
-            delta = data[at + 1]
-            if delta < 0x80:
-                delta = (delta >> 1) ^ -(delta & 1)
-                at += 2
-            else:
-                delta, at = _varint(data, at + 1)
-            offset = data[at]
-            if offset < 0x80:
-                at += 1
-            elif data[at + 1] < 0x80:
-                offset = offset & 0x7F | data[at + 1] << 7
-                at += 2
-            else:
-                offset, at = _varint(data, at)
-                offset <<= 1
-            if offset != number << 1:
-                break
-            key = value = None
-            size = data[at]
-            at += 1
-            if size != 1:
-                if size >= 0x80:
-                    size, at = _varint(data, at - 1)
-                    size <<= 1
-                if size & 1 or size < 0:
-                    break
-                key = data[at : at + (size >> 1)]
-                at += size >> 1
-            size = data[at]
-            if size < 0x80:
-                at += 1
-            elif data[at + 1] < 0x80:
-                size = size & 0x7F | data[at + 1] << 7
-                at += 2
-            else:
-                size, at = _varint(data, at)
-                size <<= 1
-            if size != 1:
-                if size & 1 or size < 0:
-                    break
-                value = data[at : at + (size >> 1)]
-                at += size >> 1
-            if at + 1 != stop or data[at]:
-                break  # it has headers, or does not fill its length
-            at = end = stop
-            keys.append(key)
-            values.append(value)
-            times.append(base_timestamp + delta)
-    except IndexError:
-        pass  # the record continues after this piece
-    return end, keys, values, times
-
-
 def _offset_delta(data: Buffer, position: int) -> int:
     """Return the offset delta of the record whose attributes lie at ``position``."""
     _, position = _varint(data, position + 1)
@@ -617,28 +536,6 @@ def _put_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-class _Numbers(dict[int, bytes]):
-    """Encoded numbers, each made once."""
-
-    def __missing__(self, value: int) -> bytes:
-        out = bytearray()
-        _put_varint(out, value)
-        found = self[value] = bytes(out)
-        return found
-
-
-_LOW = [bytes((digit,)) for digit in range(0x80)]
-_HIGH = [bytes((digit | 0x80,)) for digit in range(0x80)]
-"""First bytes of varints: of those with one byte, and of longer ones."""
-
-
-def _varint_of(value: int) -> bytes:
-    """Encode ``value`` without zig-zag."""
-    out = bytearray()
-    put_varint(out, value)
-    return bytes(out)
-
-
 def _lay(layout: Layout, value: bytes | None) -> None:
     tail = layout.tail
     if value is None:
@@ -659,7 +556,6 @@ class BatchBuilder:
     """
 
     __slots__ = (
-        "_base_offset",
         "_base_timestamp",
         "_count",
         "_given",
@@ -667,6 +563,7 @@ class BatchBuilder:
         "_one",
         "_span",
         "_stamp",
+        "base_offset",
         "max_timestamp",
     )
 
@@ -681,7 +578,7 @@ class BatchBuilder:
         base_sequence: int = -1,
         base_timestamp: int | None = None,
     ) -> None:
-        self._base_offset = base_offset
+        self.base_offset = base_offset
         self._given = base_timestamp is not None
         self._base_timestamp = base_timestamp or 0
         self._layout = Layout(bytes(HEADER_SIZE))
@@ -707,7 +604,7 @@ class BatchBuilder:
         tail = one.tail
         tail.append(0)
         _put_varint(tail, record.timestamp - self._base_timestamp)
-        _put_varint(tail, record.offset - self._base_offset if record.offset >= 0 else self._count)
+        _put_varint(tail, record.offset - self.base_offset if record.offset >= 0 else self._count)
         _lay(one, record.key)
         _lay(one, record.value)
         headers = record.headers if record.codec is None else told_headers(record)
@@ -726,33 +623,17 @@ class BatchBuilder:
         self._count += 1
         self._layout.put(outline.raw)
 
-    def add_plain(self, plain: Plain) -> None:
-        """Add many records at once (:mod:`bridges.formats.plain`)."""
-        times = plain.timestamps
-        newest = max(times)
+    def base_of(self, timestamp: int) -> int:
+        """Return the timestamp from which the records count, whose first has this ``timestamp``."""
         if not self._count and not self._given:
-            self._base_timestamp = times[0]
-        self.max_timestamp = max(newest, self.max_timestamp) if self._count else newest
-        self._count += len(times)
-        parts: list[bytes] = []
-        base, keys, known = self._base_timestamp, plain.keys, _Numbers()
-        keyed, page, high = b"\1", -1, b""
-        place = (plain.first - self._base_offset) << 1
-        for number, (value, time) in enumerate(zip(plain.values, times, strict=True)):
-            if keys is not None:
-                key = keys[number]
-                keyed = b"\1" if key is None else known[len(key)] + key
-            if place >> 7 != page:  # the higher digits nearly always equal those of the last place
-                page = place >> 7
-                high = _varint_of(page) if page else b""
-            front = known[time - base] + (_HIGH if page else _LOW)[place & 0x7F] + high + keyed
-            if value is None:
-                parts += (known[3 + len(front)], b"\0", front, b"\1\0")
-            else:
-                sized = known[len(value)]
-                parts += (known[2 + len(front) + len(sized) + len(value)], b"\0", front, sized, value, b"\0")
-            place += 2
-        self._layout.tail += b"".join(parts)
+            self._base_timestamp = timestamp
+        return self._base_timestamp
+
+    def add_encoded(self, records: bytes, count: int, max_timestamp: int) -> None:
+        """Add encoded records; :meth:`base_of` has been called for them."""
+        self.max_timestamp = max(max_timestamp, self.max_timestamp) if self._count else max_timestamp
+        self._count += count
+        self._layout.put(records)
 
     def finish(self, codec: int = 0, attributes: int = 0) -> bytearray:
         """Return the batch. Kafka's compaction leaves batches without records, too, and clients skip them."""
@@ -770,7 +651,7 @@ class BatchBuilder:
         _HEADER.pack_into(
             batch,
             0,
-            self._base_offset,
+            self.base_offset,
             len(batch) - LOG_OVERHEAD,
             leader_epoch,
             MAGIC,
@@ -887,34 +768,6 @@ class KafkaFormat:
                 (sequence + delta) % SEQUENCES if sequence >= 0 else -1,
                 written,
             )
-
-    def plain(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Plain | None]:
-        header, body = _open(batch.payload, limit)
-        if header.attributes & CONTROL:
-            return
-        producer = str(header.producer_id) if header.producer_id >= 0 else None
-        sequence = header.base_sequence if producer is not None else -1
-        most, span = header.record_count, batch.end_offset - batch.base_offset
-        if sequence + span >= SEQUENCES or most != span:
-            return
-        position = number = 0
-        wanted = _HEAD_MOST
-        while number < most:
-            yield from body.need(position, wanted)
-            data = bytes(body.data[:CHUNK])
-            position, keys, values, times = _run(data, min(AT_ONCE, most - number), number, header.base_timestamp)
-            if not values:
-                if wanted == CHUNK:
-                    return
-                wanted = CHUNK  # the next record may lie in two pieces
-                continue
-            wanted = _HEAD_MOST
-            count = len(values)
-            if header.attributes & LOG_APPEND_TIME:
-                times = [header.max_timestamp] * count
-            sequences = numbers(-1 if sequence < 0 else sequence + number, count)
-            yield Plain(batch.base_offset + number, keys, values, times, sequences, producer)
-            number += count
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         header = parse_header(batch.payload)

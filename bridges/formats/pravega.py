@@ -25,7 +25,6 @@ from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.base import BatchInfo, FinishedAtOnce, FormatId
 from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT
-from bridges.formats.plain import AT_ONCE, CHUNK, Plain, numbers
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Buffer, Record, StoredBatch
 
@@ -240,34 +239,6 @@ class PravegaFormat:
             if not number % _AT_ONCE:
                 yield None
 
-    def plain(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Plain | None]:
-        header = check(batch.payload)
-        if len(batch.payload) > _PIECE:
-            yield None
-        span = batch.end_offset - batch.base_offset
-        if header.shape not in (Shape.EVENTS, Shape.GATHERED) or header.records != span:
-            return
-        body = memoryview(batch.payload)[HEADER_SIZE:]
-        at = begin = len(body) - header.size
-        for number, (offsets, size) in enumerate(claims_of(header, batch.payload), 1):
-            if (yield from _whole_events(body, at, at + size)) != offsets:
-                return
-            at += size
-            if not number % _AT_ONCE:
-                yield None
-        producer = None if header.writer_id == NO_WRITER else str(UUID(bytes=header.writer_id))
-        first = header.last_number - span + 1 if producer is not None and header.events == span else -1
-        place, at = 0, begin
-        while place < span:
-            taken, values = _run(bytes(body[at : at + CHUNK]))
-            if not values:
-                return  # a large event
-            count = len(values)
-            sequences = numbers(first if first < 0 else first + place, count)
-            yield Plain(batch.base_offset + place, None, values, (header.time_ms,) * count, sequences, producer)
-            at += taken
-            place += count
-
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         for one in self.records(batch, limit):
             yield None if one is None else (one.offset, one.timestamp)
@@ -277,19 +248,6 @@ class PravegaFormat:
 
     def builder(self, base_offset: int, end_offset: int) -> PravegaBuilder:
         return PravegaBuilder(base_offset, end_offset)
-
-
-def _run(data: bytes) -> tuple[int, list[bytes]]:
-    """Return the end and the values of the events at the beginning of ``data``, which were checked before."""
-    values: list[bytes] = []
-    at, end, size_at = 0, len(data), _SIZE.unpack_from
-    while at + EVENT_HEAD <= end and len(values) < AT_ONCE:
-        stop = at + EVENT_HEAD + size_at(data, at)[0]
-        if stop > end:
-            break
-        values.append(data[at + EVENT_HEAD : stop])
-        at = stop
-    return at, values
 
 
 def _whole_events(body: memoryview, at: int, end: int) -> Generator[None, None, int]:
@@ -383,23 +341,13 @@ class PravegaBuilder(FinishedAtOnce):
         self._size += EVENT_HEAD + len(value)
         self._time = max(self._time, record.timestamp)
 
-    def add_plain(self, plain: Plain) -> None:
-        """Add many records at once (:mod:`bridges.formats.plain`)."""
-        parts: list[bytes] = []
-        heads: dict[int, bytes] = {}
-        for value in plain.values:
-            value = value or b""
-            size = len(value)
-            head = heads.get(size)
-            if head is None:
-                head = heads[size] = _EVENT.pack(0, size)
-            parts += (head, value)
-        data = b"".join(parts)
-        self._parts.append(data)
-        self._size += len(data)
-        first = plain.first - self._base
-        self._places += range(first, first + len(plain.values))
-        self._time = max(self._time, *plain.timestamps)
+    def add_encoded(self, events: bytes, first_offset: int, count: int, max_time: int) -> None:
+        """Add encoded events of consecutive offsets."""
+        self._parts.append(events)
+        self._size += len(events)
+        first = first_offset - self._base
+        self._places += range(first, first + count)
+        self._time = max(self._time, max_time)
 
     def finish(self) -> Buffer:
         count = len(self._places)

@@ -24,12 +24,10 @@ from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.pieces import LARGE, Layout, copied
-from bridges.formats.plain import AT_ONCE, CHUNK, Plain
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.protobuf import length, put_bytes, put_varint, signed, skip, varint
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 from bridges.formats.ydb_codecs import Codec, codec_name, gunzip_short, undo
-from bridges.formats.ydb_messages import read_messages
 
 KEY_ITEM = "__key"
 """The metadata item for a record's key, which YDB's messages lack."""
@@ -55,7 +53,7 @@ _CREATED_AT_TAG = 2 << 3 | 2
 _FIELDS_LOOKED_AT = 4
 _LATEST = 1 << 53
 """Milliseconds from 1970 beyond which a time counts as a mistake: not every format can hold it."""
-_FIRST_CREATED, _LAST_CREATED = -62_135_596_800_000, 253_402_300_799_999
+FIRST_CREATED, LAST_CREATED = -62_135_596_800_000, 253_402_300_799_999
 """What a created_at may be, in ms: SDKs fail on one outside the years 1 to 9999 (google/protobuf/timestamp.proto)."""
 _CHECKED_AT_ONCE = 1 << 20
 _AT_ONCE = 100
@@ -340,27 +338,6 @@ class YdbFormat:
                 codec,
             )
 
-    def plain(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Plain | None]:
-        payload = batch.payload
-        head = parse_head(payload)
-        if head.sparse or head.codec != Codec.RAW or head.messages != batch.end_offset - batch.base_offset:
-            return
-        yield from check_crc(payload)
-        producer = head.producer_id.decode(errors="replace") or None
-        position, number = head.body, 0
-        while number < head.messages:
-            data = bytes(memoryview(payload)[position : position + CHUNK])
-            end, count = _run(data, min(AT_ONCE, head.messages - number))
-            found = read_messages(data[:end])
-            if found is None or not count or len(found[0]) != count:
-                return
-            seq_nos, times, values = found
-            position += end
-            number += count
-            if number == head.messages and position != len(payload):
-                return  # other bytes follow them
-            yield Plain(batch.base_offset + number - count, None, values, times, seq_nos, producer)
-
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         for found in _walk(batch, parse_head(batch.payload), 0):
             yield None if found is None else (found[0], found[1].created_ms)
@@ -370,28 +347,6 @@ class YdbFormat:
 
     def builder(self, base_offset: int, end_offset: int) -> YdbBuilder:
         return YdbBuilder(base_offset, end_offset)
-
-
-def _run(data: bytes, most: int) -> tuple[int, int]:
-    """Return the end and the number of the whole messages at the beginning of ``data``, at most ``most``."""
-    at, count, size = 0, 0, len(data)
-    try:
-        while count < most:
-            if data[at] != _MESSAGE_TAG:
-                break
-            # Most lengths have two bytes.
-            if (low := data[at + 1]) >= 0x80 > data[at + 2]:
-                stop = at + 3 + (low & 0x7F | data[at + 2] << 7)
-            else:
-                taken, stop = varint(data, at + 1)
-                stop += taken
-            if stop > size:
-                break
-            at = stop
-            count += 1
-    except IndexError:
-        pass
-    return at, count
 
 
 def _walk(batch: StoredBatch, head: Head, start: int) -> Iterator[tuple[int, _Message] | None]:
@@ -546,7 +501,7 @@ class YdbBuilder:
         tail.append(0x08)
         put_varint(tail, seq_no)
         timestamp = record.timestamp
-        if timestamp != -1 and _FIRST_CREATED <= timestamp <= _LAST_CREATED:
+        if timestamp != -1 and FIRST_CREATED <= timestamp <= LAST_CREATED:
             if timestamp > self._created:
                 self._created = timestamp
             created = bytearray(b"\x08")
@@ -568,56 +523,26 @@ class YdbBuilder:
             _lay_item(one, TOMBSTONE_ITEM, b"")
         if headers and (nulls := _nulls(record.key, headers)):
             _lay_item(one, NULL_ITEM, nulls)
-        if not _FIRST_CREATED <= timestamp <= _LAST_CREATED:
+        if not FIRST_CREATED <= timestamp <= LAST_CREATED:
             _lay_item(one, TIMESTAMP_ITEM, b"%d" % timestamp)
         put_varint(layout.tail, _MESSAGE_TAG)
         put_varint(layout.tail, len(one))
         layout.take(one)
 
-    def add_plain(self, plain: Plain) -> None:
-        """Add many records at once (:mod:`bridges.formats.plain`)."""
+    def add_encoded(
+        self, messages: bytes, count: int, seq_nos: tuple[int, int], max_created: int, producer: str | None
+    ) -> None:
+        """Add encoded messages, with the first and the last of their seq_nos. Every offset has one: all messages of a
+        batch are added so, or none."""
         if not self._count:
             self._sparse = False
-            self._first = plain.sequences[0] if plain.sequences[0] >= 0 else plain.first + 1
-            self._producer = (plain.producer or "").encode()[:0xFFFF]
+            self._first = seq_nos[0]
+            self._producer = (producer or "").encode()[:0xFFFF]
             self._layout.tail += self._producer
-        self._count += len(plain.values)
-        parts: list[bytes] = []
-        created: dict[int, tuple[bytes, bytes]] = {}
-        sizes: dict[int, bytes] = {}
-        page, high, keys = -1, b"", plain.keys
-        rows = zip(plain.values, plain.timestamps, plain.sequences, strict=True)
-        for offset, (value, timestamp, sequence) in enumerate(rows, plain.first):
-            seq_no = sequence if sequence >= 0 else offset + 1
-            if seq_no >> 7 != page:
-                page = seq_no >> 7
-                high = _encoded(page) if page else b""
-            time = created.get(timestamp)
-            if time is None:
-                time = created[timestamp] = _created(timestamp)
-            if value:
-                size = sizes.get(len(value))
-                if size is None:
-                    size = sizes[len(value)] = _encoded(len(value))
-                front = b"\x08%b%b%b\x1a%b" % ((_HIGH if page else _LOW)[seq_no & 0x7F], high, time[0], size)
-                behind = b"\x20" + size
-            else:
-                front = b"\x08%b%b%b" % ((_HIGH if page else _LOW)[seq_no & 0x7F], high, time[0])
-                behind = b""
-            key = None if keys is None else keys[offset - plain.first]
-            if key is not None:
-                behind += _laid_item(KEY_ITEM, key)
-            if value is None:
-                behind, value = behind + _laid_item(TOMBSTONE_ITEM, b""), b""
-            behind += time[1]
-            whole_size = len(front) + len(value) + len(behind)
-            length = sizes.get(whole_size)
-            if length is None:
-                length = sizes[whole_size] = _encoded(whole_size)
-            parts += (b"\x0a", length, front, value, behind)
-        self._last = seq_no
-        self._created = max(self._created, *(time for time, (field, _) in created.items() if field), -1)
-        self._layout.tail += b"".join(parts)
+        self._last = seq_nos[1]
+        self._count += count
+        self._created = max(self._created, max_created)
+        self._layout.put(messages)
 
     def finish(self) -> Buffer:
         return at_once(self.finish_in_slices())
@@ -629,36 +554,6 @@ class YdbBuilder:
         whole[: len(head)] = head
         yield from _seal(whole)
         return whole
-
-
-_LOW = [bytes((digit,)) for digit in range(0x80)]
-_HIGH = [bytes((digit | 0x80,)) for digit in range(0x80)]
-"""First bytes of varints: of numbers below 128, and of larger ones."""
-
-
-def _encoded(value: int) -> bytes:
-    out = bytearray()
-    put_varint(out, value)
-    return bytes(out)
-
-
-def _created(timestamp: int) -> tuple[bytes, bytes]:
-    """Return the field created_at, and the metadata item for a time that created_at cannot hold."""
-    if timestamp == -1 or not _FIRST_CREATED <= timestamp <= _LAST_CREATED:
-        told = b"" if timestamp == -1 else _laid_item(TIMESTAMP_ITEM, b"%d" % timestamp)
-        return b"", told
-    created = bytearray(b"\x08")
-    put_varint(created, timestamp // 1000)
-    if nanos := timestamp % 1000 * 1_000_000:
-        created.append(0x10)
-        put_varint(created, nanos)
-    return b"\x12%c%b" % (len(created), bytes(created)), b""
-
-
-def _laid_item(name: str, value: bytes) -> bytes:
-    one = Layout(b"")
-    _lay_item(one, name, value)
-    return bytes(at_once(one.together()))
 
 
 def _nulls(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> bytes:

@@ -338,10 +338,10 @@ class Segment:
                 if known is not None:
                     return await self._read(position, most, None)  # without the cached place
                 raise OffsetOutOfRange(f"position {position} of {self.name} was trimmed")
-            for batch in batches:
+            for number, batch in enumerate(batches):
                 if batch.base_offset > offset and pieces:
                     return first, pieces  # there is a gap of skipped damage: the next read finds its end
-                data, wrong = await self._segment_bytes(batch)
+                data, wrong = await self._segment_bytes(batches[number:])
                 skip = max(0, position - at)
                 piece = data[skip : skip + left]
                 if len(piece):
@@ -358,10 +358,12 @@ class Segment:
         self._cursors.keep(life, position + most - left, (BytePlace(offset, at), replacements))
         return first, pieces
 
-    async def _segment_bytes(self, batch: StoredBatch) -> tuple[memoryview, BatchInvalid | None]:
-        """Return the bytes of a batch, up to the first invalid record, and the error if there is one."""
+    async def _segment_bytes(self, batches: Sequence[StoredBatch]) -> tuple[memoryview, BatchInvalid | None]:
+        """Return the bytes of the first batch, up to the first invalid record, and the error if there is one."""
         try:
-            translated = await self._translator.translate(self.log.stream_id, batch, int(FormatId.PRAVEGA))
+            translated = await self._translator.translate(
+                self.log.stream_id, batches[0], int(FormatId.PRAVEGA), batches[1:]
+            )
             return segment_bytes(translated), None
         except RecordInvalid as error:
             return segment_bytes(error.before), error

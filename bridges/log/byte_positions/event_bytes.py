@@ -11,12 +11,13 @@ from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of
 from bridges.formats.base import EVENT_HEADER, StoredFormat
-from bridges.formats.plain import Plain, PlainSource
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.byte_positions.column import BytePlace
 
 _AT_ONCE = 100
 """Records decoded in one go."""
+_LEAST_COLUMNS = 32
+"""Records from which on columns cost less than a step for each record."""
 
 
 def told_bytes(flags: int, payload: Buffer) -> int | None:
@@ -33,9 +34,7 @@ def bytes_of(batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[int
     if whole is not None and start <= batch.base_offset and batch.end_offset <= end:
         return whole
     source = format_of(batch.flags)
-    found = None
-    if isinstance(source, PlainSource):
-        found = yield from _plainly(source, batch, start, end, limit)
+    found = yield from _by_columns(batch, start, end, limit)
     if found is None:
         found = yield from _one_by_one(source, batch, start, end, limit)
     before_start, before_end, total = found
@@ -48,47 +47,48 @@ _Sums = tuple[int, int, int]
 """Bytes before the start, bytes before the end, and the bytes of the whole batch."""
 
 
-def _plainly(source: PlainSource, batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums | None]:
-    """Compute the sums from columns (:mod:`bridges.formats.plain`); None if the batch has another shape."""
-    before_start = before_end = total = 0
-    reached = batch.base_offset
-    try:
-        for some in source.plain(batch, limit):
-            if some is not None:
-                sizes = _sizes(some)
-                total += sum(sizes)
-                before_start += sum(sizes[: max(0, start - some.first)])
-                before_end += sum(sizes[: max(0, end - some.first)])
-                reached = some.end
-            if reached < batch.end_offset:
-                yield None
-    except BatchInvalid:
+def _by_columns(batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums | None]:
+    """Compute the sums from columns (:mod:`bridges.formats.columns`); None if they do not pay, or take nothing like
+    this batch."""
+    if batch.end_offset - batch.base_offset < _LEAST_COLUMNS:
         return None
-    return (before_start, before_end, total) if reached == batch.end_offset else None
+    yield None  # numpy may be imported below, which must not be on the event loop
+    from bridges.formats.columns.translation import rows_of
+    from bridges.formats.columns.varints import Unusual
 
-
-def _plainly_at(
-    source: PlainSource, batch: StoredBatch, at: int, position: int, limit: int
-) -> Sliced[BytePlace | None]:
+    before_start = before_end = total = 0
     try:
-        for some in source.plain(batch, limit):
-            if some is not None:
-                sizes = _sizes(some)
-                whole = sum(sizes)
-                if position < at + whole:
-                    for number, size in enumerate(sizes):
-                        if position < at + size:
-                            return BytePlace(some.first + number, at)
-                        at += size
-                at += whole
+        for rows in rows_of(batch, limit):
+            if rows is not None:
+                sizes = EVENT_HEADER + rows.values.sizes
+                total += int(sizes.sum())
+                before_start += int(sizes[rows.offsets < start].sum())
+                before_end += int(sizes[rows.offsets < end].sum())
             yield None
-    except BatchInvalid:
+    except (Unusual, BatchInvalid):
+        return None
+    return before_start, before_end, total
+
+
+def _record_by_columns(batch: StoredBatch, at: int, position: int, limit: int) -> Sliced[BytePlace | None]:
+    if batch.end_offset - batch.base_offset < _LEAST_COLUMNS:
+        return None
+    yield None  # as above
+    from bridges.formats.columns.translation import rows_of
+    from bridges.formats.columns.varints import Unusual
+
+    try:
+        for rows in rows_of(batch, limit):
+            if rows is not None:
+                ends = at + (EVENT_HEADER + rows.values.sizes).cumsum()
+                number = int(ends.searchsorted(position, "right"))
+                if number < len(ends):
+                    return BytePlace(int(rows.offsets[number]), int(ends[number - 1]) if number else at)
+                at = int(ends[-1])
+            yield None
+    except (Unusual, BatchInvalid):
         pass
     return None
-
-
-def _sizes(some: Plain) -> list[int]:
-    return [EVENT_HEADER + len(value or b"") for value in some.values]
 
 
 def _one_by_one(source: StoredFormat, batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums]:
@@ -116,10 +116,9 @@ def _one_by_one(source: StoredFormat, batch: StoredBatch, start: int, end: int, 
 def record_at(batch: StoredBatch, at: int, position: int, limit: int) -> Sliced[BytePlace]:
     """Return the record that contains the byte at ``position`` of ``batch``, which begins at ``at``."""
     source = format_of(batch.flags)
-    if isinstance(source, PlainSource):
-        plainly = yield from _plainly_at(source, batch, at, position, limit)
-        if plainly is not None:
-            return plainly
+    by_columns = yield from _record_by_columns(batch, at, position, limit)
+    if by_columns is not None:
+        return by_columns
     found = BytePlace(batch.base_offset, at)
     reached = batch.base_offset
     try:

@@ -137,9 +137,8 @@ class Partitions:
         If so, the batches are translated off the event loop, and ``done`` is called later with them, the first in
         Kafka's format.
         """
-        first = batches[0]
         try:
-            if self._translator.payload(stream_id, first, FormatId.KAFKA) is not None:
+            if self._translator.payload(stream_id, batches[0], FormatId.KAFKA, batches[1:]) is not None:
                 return False
         except BatchInvalid:
             return False  # found again when the batches are served
@@ -151,14 +150,14 @@ class Partitions:
     ) -> None:
         told: list[StoredBatch] = []
         spent = 0
-        for batch in batches:
+        for number, batch in enumerate(batches):
             if batch.flags & FORMAT_MASK == KAFKA:
                 told.append(batch)
                 continue
             if spent >= _TRANSLATED_LATER:
                 break
             try:
-                payload = await self._translator.translate(stream_id, batch, FormatId.KAFKA)
+                payload = await self._translator.translate(stream_id, batch, FormatId.KAFKA, batches[number + 1 :])
             except LogError as error:
                 if not told:
                     done([], error)
@@ -184,7 +183,7 @@ class Partitions:
         Stops early at a batch of another protocol for which no translation time is left."""
         parts: list[Buffer] = []
         enough = self._translator.spent + _TRANSLATED_AT_ONCE
-        for batch in batches:
+        for number, batch in enumerate(batches):
             try:
                 if batch.flags & FORMAT_MASK == KAFKA:
                     parts.append(self.checked(batch))
@@ -192,7 +191,7 @@ class Partitions:
                 log.reading.locatable = False
                 if parts and self._translator.spent >= enough:
                     break
-                told = self._translator.payload(log.stream_id, batch, FormatId.KAFKA)
+                told = self._translator.payload(log.stream_id, batch, FormatId.KAFKA, batches[number + 1 :])
                 if told is None:
                     break
                 parts.append(told)

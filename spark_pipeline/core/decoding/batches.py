@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
 
 import pyarrow as pa
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats import FORMAT_MASK, FormatId, format_of
+from bridges.formats.columns.rows import Body
+from bridges.formats.columns.translation import ARRAYS
+from bridges.formats.columns.varints import Unusual
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import TRANSACTIONAL
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import StoredBatch
 from spark_pipeline.core.client.node_answers import AbortedTransaction
-from spark_pipeline.core.decoding import kafka as decode_kafka
-from spark_pipeline.core.decoding import pravega as decode_pravega
 from spark_pipeline.core.decoding import records as decode_records
-from spark_pipeline.core.decoding import ydb as decode_ydb
-from spark_pipeline.core.decoding.varints import Unusual
+from spark_pipeline.core.decoding.columns import decode as decode_bodies
 from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
@@ -34,38 +34,6 @@ _ATTRIBUTES_AT = 22
 """Position in a Kafka batch of the attributes byte that holds the transactional bit."""
 _TOO_LARGE = 2
 """A batch of rows larger than this many times the intended size is cut."""
-
-
-class Body(Protocol):
-    """An opened batch: its checksum is checked, and it is decompressed where its format compresses whole batches."""
-
-    @property
-    def batch(self) -> StoredBatch: ...
-
-    @property
-    def size(self) -> int:
-        """Return the bytes that it takes."""
-
-
-class Arrays(Protocol):
-    """A module that decodes batches of one format without a Python step per field."""
-
-    def open_body(self, batch: StoredBatch, limit: int) -> Any:
-        """Return a :class:`Body`, or None for a batch that holds no records for readers. Raises BatchInvalid."""
-
-    def decode(self, bodies: Sequence[Any], within: OffsetRange, columns: Columns) -> pa.RecordBatch:
-        """Return the records of ``bodies``, at least one, in a range of offsets.
-
-        Raises Unusual for input that must be read record by record to tell valid from damaged.
-        """
-
-
-_ARRAYS: dict[int, Arrays] = {
-    FormatId.KAFKA: decode_kafka,
-    FormatId.PRAVEGA: decode_pravega,
-    FormatId.YDB: decode_ydb,
-}
-"""Formats that are decoded as arrays; all others are read record by record."""
 
 
 class Aborted:
@@ -135,7 +103,7 @@ def decode(
             except BatchCorrupt as error:
                 where = (wanted.topic, wanted.partition, batch.base_offset)
                 raise UnreadableBatch(*where, str(error), batch.end_offset) from error
-            except BatchInvalid:
+            except (BatchInvalid, Unusual):
                 yield from _cut(group.finish(), batch_bytes)
                 yield from _cut(group.one_by_one([batch]), batch_bytes)
     except UnreadableBatch:
@@ -172,26 +140,26 @@ class _Group:
         self.size = 0
 
     def add(self, batch: StoredBatch) -> None:
-        """Open a batch of this group's format and keep it. Raises BatchInvalid."""
-        arrays = _ARRAYS.get(self.form)
-        body: Body | None = _Whole(batch) if arrays is None else arrays.open_body(batch, self._limit)
+        """Open a batch of this group's format and keep it. Raises BatchInvalid, and Unusual."""
+        arrays = ARRAYS.get(self.form)
+        if arrays is None:
+            raise Unusual
+        body = at_once(arrays.open_body(batch, self._limit))
         if body is not None:
             self._bodies.append(body)
-            self.size += body.size
+            self.size += len(body.data)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all kept batches and forget them. Raises UnreadableBatch."""
         bodies, self._bodies, self.size = self._bodies, [], 0
-        arrays = _ARRAYS.get(self.form)
         if not bodies:
             return
         try:
-            if arrays is not None:
-                yield arrays.decode(bodies, self._wanted, self._columns)
-                return
+            yield decode_bodies(ARRAYS[self.form], format_of(self.form).name, bodies, self._wanted, self._columns)
+            return
         except Unusual:
             pass
-        if arrays is None or len(bodies) == 1:
+        if len(bodies) == 1:
             yield from self.one_by_one([body.batch for body in bodies])
             return
         # One unusual batch must not slow down the others, nor hide the batches in front of it.
@@ -202,17 +170,3 @@ class _Group:
     def one_by_one(self, batches: Sequence[StoredBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ``batches``, record by record; raises UnreadableBatch at the first damaged record."""
         return decode_records.decode(batches, self._wanted, self._columns, self._limit)
-
-
-class _Whole:
-    """A batch of a format that needs no opening."""
-
-    __slots__ = ("batch",)
-
-    def __init__(self, batch: StoredBatch) -> None:
-        self.batch = batch
-
-    @property
-    def size(self) -> int:
-        """Return the bytes that it takes."""
-        return len(self.batch.payload)

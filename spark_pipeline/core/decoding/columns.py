@@ -1,4 +1,4 @@
-"""Columns built from positions in a buffer, and batches of rows assembled from columns.
+"""Arrow's columns from those of the formats (:mod:`bridges.formats.columns`), and batches of rows assembled from them.
 
 Fields that lie in one buffer in order become an array without a Python step for each: all bytes between the first and
 the last field become one array whose elements alternate between a field and the gap behind it. Taking every second
@@ -8,13 +8,14 @@ element copies the fields once (docs/protocols/spark.md, "Sizes").
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_pipeline.core.decoding.varints import Bools, Int64s, Unusual
+from bridges.formats.columns.rows import Arrays, Body, Fields, spread
+from bridges.formats.columns.rows import decode as decode_rows
+from bridges.formats.columns.varints import Int64s, Unusual
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import CREATE_TIME, HEADER_TYPE, LOG_APPEND_TIME, TYPES, Columns, constant
 
@@ -23,40 +24,28 @@ _LATEST_MS = ((1 << 63) - 1) // _US_PER_MS
 """The last millisecond that 64 bits of microseconds can express."""
 
 
-@dataclass(slots=True)
-class Fields:
-    """Byte strings in a buffer: field ``i`` is ``[starts[i], ends[i])``, in order and without overlap.
+def array(fields: Fields, chosen: Int64s | None = None, kind: pa.DataType | None = None) -> pa.Array:
+    """Return all fields, or those at ``chosen``, as Arrow's binary or another of its variable-length types.
 
-    ``missing`` marks the fields that are null.
+    Strings are not checked here.
     """
-
-    data: bytes
-    starts: Int64s
-    ends: Int64s
-    missing: Bools | None = None
-
-    def array(self, chosen: Int64s | None = None, kind: pa.DataType | None = None) -> pa.Array:
-        """Return all fields, or those at ``chosen``, as Arrow's binary or another of its variable-length types.
-
-        Strings are not checked here.
-        """
-        count = len(self.starts)
-        bounds = np.empty(2 * count, np.int32)
-        bounds[0::2] = self.starts
-        bounds[1::2] = self.ends
-        wanted = np.arange(count, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
-        missing = self.missing
-        if missing is not None and chosen is not None:
-            missing = missing[chosen]
-        every = pa.Array.from_buffers(
-            kind or pa.binary(), max(0, 2 * count - 1), [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
-        )
-        return every.take(pa.array(wanted * 2, mask=missing))
+    count = len(fields.starts)
+    bounds = np.empty(2 * count, np.int32)
+    bounds[0::2] = fields.starts
+    bounds[1::2] = fields.ends
+    wanted = np.arange(count, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
+    missing = fields.missing
+    if missing is not None and chosen is not None:
+        missing = missing[chosen]
+    every = pa.Array.from_buffers(
+        kind or pa.binary(), max(0, 2 * count - 1), [None, pa.py_buffer(bounds), pa.py_buffer(fields.data)]
+    )
+    return every.take(pa.array(wanted * 2, mask=missing))
 
 
 def strings(fields: Fields) -> pa.Array:
     """Return ``fields`` as text. Raises Unusual if a field is not UTF-8."""
-    found = fields.array(kind=pa.string())
+    found = array(fields, kind=pa.string())
     try:
         found.validate(full=True)
     except pa.ArrowInvalid:
@@ -79,60 +68,48 @@ def times_or_null(milliseconds: Int64s) -> pa.Array:
 Make = Callable[[], pa.Array]
 
 
-class Wanted:
-    """Selection of the records at offsets of the range ``within`` from the records of several batches.
+def decode(
+    arrays: Arrays, writer: str, bodies: Sequence[Body], within: OffsetRange, columns: Columns
+) -> pa.RecordBatch:
+    """Return the records of ``bodies``, at least one, in a range of offsets. ``writer``: their protocol's name. Raises
+    Unusual."""
+    rows = decode_rows(arrays, bodies)
+    inside = np.flatnonzero((rows.offsets >= within.start) & (rows.offsets < within.end))
+    count = len(inside)
+    chosen = None if count == len(rows) else inside
 
-    ``chosen`` are the indices of the selected records, None for all; ``counts`` is the number of records of each batch.
-    """
+    def choose(values: Int64s) -> Int64s:
+        return values if chosen is None else values[chosen]
 
-    __slots__ = ("_counts", "_offsets", "chosen", "count")
-
-    def __init__(self, offsets: Int64s, counts: Int64s, within: OffsetRange) -> None:
-        self._offsets = offsets
-        self._counts = counts
-        chosen: Int64s = np.flatnonzero((offsets >= within.start) & (offsets < within.end))
-        self.count = len(chosen)
-        self.chosen = None if len(chosen) == len(offsets) else chosen
-
-    def choose(self, values: Int64s) -> Int64s:
-        """Return the elements of ``values``, one per record, that belong to the selected records."""
-        return values if self.chosen is None else values[self.chosen]
-
-    def of_batches(self, values: Sequence[int]) -> Int64s:
-        """Repeat each batch's number for each of its selected records."""
-        return self.choose(np.repeat(np.array(values, np.int64), self._counts))
-
-    def repeated(self, values: Sequence[str | None]) -> pa.Array:
-        """Repeat each batch's string for each of its selected records."""
-        index = self.choose(np.repeat(np.arange(len(values)), self._counts)).astype(np.int32)
+    def repeated(values: Sequence[str | None]) -> pa.Array:
+        index = choose(spread(bodies, range(len(values)), len(rows))).astype(np.int32)
         return pa.array(values, pa.string()).take(pa.array(index))
 
-    def constant(self, value: str | int, name: str) -> pa.Array:
-        """Return a column with the same value in each record."""
-        return constant(value, TYPES[name], self.count)
+    def time_types() -> pa.Array:
+        kinds = [LOG_APPEND_TIME if body.late else CREATE_TIME for body in bodies]
+        if len(set(kinds)) == 1:
+            return constant(kinds[0], TYPES["timestampType"], count)
+        return pa.array(choose(spread(bodies, kinds, len(rows))).astype(np.int32))
 
-    def time_types(self, late: Sequence[bool]) -> pa.Array:
-        """Return the ``timestampType`` column: the log's time for batches whose ``late`` is true, else the writer's."""
-        kinds = set(late)
-        if len(kinds) == 1:
-            return self.constant(LOG_APPEND_TIME if kinds.pop() else CREATE_TIME, "timestampType")
-        return pa.array(self.of_batches([LOG_APPEND_TIME if one else CREATE_TIME for one in late]).astype(np.int32))
+    def sequences() -> pa.Array:
+        told = choose(rows.sequences)
+        return pa.array(told, mask=told < 0)
 
-    def columns(
-        self, writer: str, written: Sequence[int], producers: Sequence[str | None], late: Sequence[bool] = (False,)
-    ) -> dict[str, Make]:
-        """Return the columns that all formats share.
-
-        ``writer`` is the protocol's name. ``written``, ``producers`` and ``late`` have one element per batch; ``late``
-        says that the records carry the log's time.
-        """
-        return {
-            "offset": lambda: pa.array(self.choose(self._offsets)),
-            "timestampType": lambda: self.time_types(late),
-            "producer": lambda: self.repeated(producers),
-            "writer": lambda: self.constant(writer, "writer"),
-            "written": lambda: times_or_null(self.of_batches(written)),
-        }
+    made: dict[str, Make] = {
+        "offset": lambda: pa.array(choose(rows.offsets)),
+        "timestamp": lambda: times(choose(rows.timestamps)),
+        "timestampType": time_types,
+        "producer": lambda: repeated([body.producer for body in bodies]),
+        "seq": sequences,
+        "writer": lambda: constant(writer, TYPES["writer"], count),
+        "written": lambda: times_or_null(choose(spread(bodies, [body.written for body in bodies], len(rows)))),
+        "value": lambda: array(rows.values, chosen),
+    }
+    if (keys := rows.keys) is not None:
+        made["key"] = lambda: array(keys, chosen)
+    if (headers := rows.headers) is not None:
+        made["headers"] = lambda: _headers(*headers(chosen))
+    return assemble(within, columns, count, made)
 
 
 def assemble(of: OffsetRange, columns: Columns, count: int, made: Mapping[str, Make]) -> pa.RecordBatch:
@@ -151,8 +128,8 @@ def assemble(of: OffsetRange, columns: Columns, count: int, made: Mapping[str, M
     return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
 
 
-def list_of(first: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
+def _headers(first: Int64s, names: Fields, values: Fields) -> pa.Array:
     """Return the column of headers: record ``i`` has those from ``first[i]`` to ``first[i + 1]``; null for none."""
-    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE))
+    pairs = pa.StructArray.from_arrays([strings(names), array(values)], fields=list(HEADER_TYPE))
     bounds = pa.array(first.astype(np.int32), mask=np.append(first[1:] == first[:-1], False))
     return pa.ListArray.from_arrays(bounds, pairs, type=TYPES["headers"])

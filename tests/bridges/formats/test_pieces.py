@@ -7,20 +7,23 @@ import tracemalloc
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
+from typing import TypeVar
 
 import cramjam
 import pytest
 
+import bridges.formats.columns.translation  # noqa: F401 - the import takes much memory
 from anabranch_kit.run.sliced import Sliced, advance, at_once
-from bridges.formats import FORMATS, FormatId, _translation
+from bridges.formats import FORMATS, FormatId, _one_by_one, _translation
 from bridges.formats.compression import Compression, compress, decompress
 from bridges.formats.kafka import HEADER_SIZE, encode
 from bridges.formats.pieces import LARGE, STEP, Layout, copied, room, written
 from bridges.formats.protobuf import put_bytes, put_varint
-from bridges.formats.records import Buffer, Record, StoredBatch
+from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head, encode_batch, encode_in_slices
 from bridges.formats.ydb_codecs import Codec
 
+T = TypeVar("T")
 SIZE = 24 * STEP + 12345
 BODY = bytes(range(256)) * (SIZE // 256 + 1)
 BODY = BODY[:SIZE]
@@ -35,7 +38,7 @@ def traced() -> Iterator[None]:
     tracemalloc.stop()
 
 
-def in_small_steps(work: Sliced[Buffer]) -> Buffer:
+def in_small_steps(work: Sliced[T]) -> T:
     """The result of ``work``, no step of which has made many bytes."""
     while True:
         tracemalloc.reset_peak()
@@ -134,11 +137,24 @@ SOURCES = {
 def test_no_step_of_a_translation_copies_much(source: str, target: FormatId) -> None:
     form, records, payload = SOURCES[source]()
     batch = StoredBatch(100, 100 + records, form, payload)
-    translated = in_small_steps(_translation(FORMATS[form], batch, FORMATS[target], 1 << 27))
+    translated = in_small_steps(_one_by_one(FORMATS[form], batch, FORMATS[target], 1 << 27))
     expected = [one for one in FORMATS[form].records(batch) if one is not None]
     found = [one for one in FORMATS[target].records(StoredBatch(100, 100 + records, target, translated)) if one]
     assert [(one.key, one.value, one.offset) for one in found] == [(one.key, one.value, one.offset) for one in expected]
     assert len(found[0].value or b"") >= SIZE
+
+
+@pytest.mark.parametrize("codec", [0, Compression.LZ4])
+@pytest.mark.usefixtures("traced")
+def test_no_step_of_a_translation_by_columns_copies_much(codec: int) -> None:
+    """Of many small records, and of those with a large one among them."""
+    for large in (b"", BODY):
+        values = [bytes(100)] * 20_000 + [large] + [b"end"] * 50
+        payload = encode([Record(None, value) for value in values], codec=codec)
+        batch = StoredBatch(0, len(values), FormatId.KAFKA, payload)
+        (made,) = in_small_steps(_translation(FORMATS[FormatId.KAFKA], [batch], FORMATS[FormatId.YDB], 1 << 27))
+        again = FORMATS[FormatId.YDB].records(StoredBatch(0, len(values), FormatId.YDB, made))
+        assert [one.value for one in again if one] == values
 
 
 @pytest.mark.usefixtures("traced")

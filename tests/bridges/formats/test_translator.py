@@ -11,10 +11,13 @@ from itertools import accumulate
 import pytest
 import zstandard
 
+import bridges.formats.columns.translation  # noqa: F401 - the first import is not on the event loop
 from anabranch_kit.run.sliced import SlicedWorks
+from bridges import formats
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId, Translator, format_of
 from bridges.formats.kafka import BatchBuilder, check_batch, iterate
+from bridges.formats.kafka import encode as of_records
 from bridges.formats.pravega import EVENT_HEAD, encode, gathered
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Record, StoredBatch
@@ -166,6 +169,54 @@ SHORT = [
 def test_what_many_clients_send_is_translated_at_once(batch: StoredBatch, target: FormatId) -> None:
     """Where writers of several protocols take turns, every batch that is not is an answer of its own for a reader."""
     assert Translator(1 << 20).payload(1, batch, target) is not None
+
+
+def small(number: int, *, headers: bool = False) -> StoredBatch:
+    """A batch of ten records."""
+    base = 10 * number
+    given = [("name", b"value")] if headers else []
+    records = [Record(None, b"%d" % offset, given, 5, offset) for offset in range(base, base + 10)]
+    return StoredBatch(base, base + 10, int(FormatId.KAFKA), bytes(of_records(records, base)))
+
+
+@pytest.mark.parametrize("unusual", [None, 0, 2, 4])
+def test_small_batches_are_translated_with_those_before_them(
+    unusual: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [small(number, headers=number == unusual) for number in range(5)]
+    alone = [Translator(0).payload(1, batch, FormatId.YDB) for batch in batches]
+    translator = Translator(1 << 20)
+    first = translator.payload(1, batches[0], FormatId.YDB, batches[1:])
+    monkeypatch.setattr(formats, "_translation", None)  # all others are there already
+    made = [first, *(translator.payload(1, batch, FormatId.YDB) for batch in batches[1:])]
+    for batch, one, other in zip(batches, made, alone, strict=True):
+        assert one is not None
+        assert other is not None
+        as_ydb = [batch._replace(flags=int(FormatId.YDB), payload=payload) for payload in (one, other)]
+        assert formats.decode(as_ydb[0]) == formats.decode(as_ydb[1])
+
+
+def test_a_batch_that_cannot_be_read_does_not_hide_those_before_it() -> None:
+    batches = [small(number) for number in range(5)]
+    damaged = bytearray(batches[3].payload)
+    damaged[-1] ^= 0xFF
+    damaged[70:80] = bytes(10)
+    batches[3] = batches[3]._replace(payload=bytes(damaged))
+    translator = Translator(1 << 20)
+    for number, batch in enumerate(batches):
+        behind = batches[number + 1 :]
+        if number == 3:
+            with pytest.raises(BatchInvalid):
+                translator.payload(1, batch, FormatId.YDB, behind)
+        else:
+            assert translator.payload(1, batch, FormatId.YDB, behind) is not None
+
+
+def test_what_the_cache_would_not_keep_is_not_translated_ahead() -> None:
+    batches = [small(number) for number in range(9)]
+    translator = Translator(0)
+    assert translator.payload(1, batches[0], FormatId.YDB, batches[1:]) is not None
+    assert translator.spent == 10, "the records of the first"
 
 
 def test_what_is_remembered_of_many_small_batches_is_counted_whole() -> None:

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
 from bridges.formats import FormatId, format_of
+from bridges.formats.columns.kafka import open_body
+from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, KafkaFormat, encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch
 from spark_pipeline.core.client.node_answers import AbortedTransaction
-from spark_pipeline.core.decoding import kafka as decode_kafka
 from spark_pipeline.core.decoding import records as decode_records
 from spark_pipeline.core.decoding.batches import Aborted, decode
 from spark_pipeline.core.errors import UnreadableBatch
@@ -263,5 +265,5 @@ def test_a_control_batch_of_another_kind_is_left_out() -> None:
     payload = encode([Record(b"k", b"v")], attributes=CONTROL)
     stored = [StoredBatch(0, 1, FormatId.KAFKA, bytes(payload), -1)]
     assert decoded(stored) == [] == expected(stored)
-    assert decode_kafka.open_body(stored[0]) is None
+    assert at_once(open_body(stored[0], DEFAULT_LIMIT)) is None
     assert format_of(FormatId.KAFKA).describe(payload).control

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind
@@ -184,12 +184,12 @@ class ReadPump:
         if not batches:
             self._again_later(reading)  # the expected batches are gone, and the log will report it
             return None
-        for batch in batches:
+        for number, batch in enumerate(batches):
             if 0 <= batch.written_ms < oldest:
                 reading.place = Place(batch.end_offset)
                 continue
             try:
-                whole = await self._add(reading, log, batch, builder, wanted)
+                whole = await self._add(reading, log, batches[number:], builder, wanted)
             except BatchInvalid as error:
                 if builder.size:
                     break  # the messages before the invalid batch are sent first
@@ -211,13 +211,19 @@ class ReadPump:
         return raw
 
     async def _add(
-        self, reading: PartitionReading, log: ReadableLog, batch: StoredBatch, builder: ResponseBuilder, wanted: int
+        self,
+        reading: PartitionReading,
+        log: ReadableLog,
+        batches: Sequence[StoredBatch],
+        builder: ResponseBuilder,
+        wanted: int,
     ) -> bool:
-        """Add a batch's messages to the response; return False if messages are left. Raises BatchInvalid."""
+        """Add the first batch's messages to the response; return False if messages are left. Raises BatchInvalid."""
+        batch = batches[0]
         payload, producer, end = batch.payload, None, batch.end_offset
         if batch.flags & FORMAT_MASK != FormatId.YDB:
             try:
-                payload = await self._node.translator.translate(log.stream_id, batch, FormatId.YDB)
+                payload = await self._node.translator.translate(log.stream_id, batch, FormatId.YDB, batches[1:])
             except RecordInvalid as error:
                 if reading.place.offset >= error.offset:
                     raise

@@ -396,7 +396,7 @@ class _Reading:
         first = batches[0]
         if first.flags & FORMAT_MASK != KAFKA:
             log.reading.locatable = False
-            payload = await self._owner._translator.translate(log.stream_id, first, FormatId.KAFKA)
+            payload = await self._owner._translator.translate(log.stream_id, first, FormatId.KAFKA, batches[1:])
             batches = [first._replace(flags=KAFKA, payload=payload), *batches[1:]]
         parts, invalid = self._owner._partitions.payloads(log, batches)
         if not parts:

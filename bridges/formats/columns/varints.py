@@ -122,16 +122,19 @@ class Numbers:
 Head = Callable[[bytes, int], tuple[int, int]]
 """(data, position of a piece) -> (bytes of its head, position behind it). The same head means the same length. Raises
 Unusual, or IndexError for bytes that end too early."""
-Steps = Callable[[bytes, int, int], tuple[list[int], int]]
-"""(data, position, number) -> the starts of that many pieces from ``position`` on, and the end of the last one."""
+Steps = Callable[[bytes, int, int, int], tuple[list[int], int]]
+"""(data, position, end, number) -> the starts of that many pieces from ``position`` on, or of those that begin before
+``end``; and the end of the last one."""
 
 
 def steps_by(head: Head) -> Steps:
     """Return a function that follows pieces by their heads."""
 
-    def steps(data: bytes, position: int, number: int) -> tuple[list[int], int]:
+    def steps(data: bytes, position: int, end: int, number: int) -> tuple[list[int], int]:
         found = []
         for _ in range(number):
+            if position >= end:
+                break
             found.append(position)
             position = head(data, position)[1]
         return found, position
@@ -139,8 +142,12 @@ def steps_by(head: Head) -> Steps:
     return steps
 
 
-def chain(numbers: Numbers, begin: int, end: int, count: int, head: Head, steps: Steps) -> tuple[Int64s, int]:
-    """Return the starts of ``count`` consecutive pieces from ``begin`` on, and the end of the last one.
+def chain(
+    numbers: Numbers, begin: int, end: int, count: int, head: Head, steps: Steps, partial: bool = False
+) -> tuple[Int64s, int]:
+    """Return the starts of ``count`` consecutive pieces from ``begin`` on, and the end of the last one. ``partial``:
+    those that end by ``end``,
+    at most ``count``.
 
     This is the only part of decoding that goes piece by piece. Equal pieces are the exception: their heads lie at equal
     distances, so a run of them is found at once. Raises Unusual if the pieces do not end by ``end``.
@@ -149,19 +156,22 @@ def chain(numbers: Numbers, begin: int, end: int, count: int, head: Head, steps:
     position = begin
     left = count
     try:
-        while left:
+        while left and position < end:
             run, position = _run(numbers, position, end, left, head)
             parts.append(run)
             left -= len(run)
             if left and len(run) < _RUN:
-                found, position = steps(numbers.data, position, min(left, _STEPS))
+                found, position = steps(numbers.data, position, end, min(left, _STEPS))
                 parts.append(np.array(found, np.int64))
                 left -= len(found)
     except IndexError:
         raise Unusual from None
-    if position > end:
+    starts = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    if partial and position > end:
+        return starts[:-1], int(starts[-1])
+    if position > end or (left and not partial):
         raise Unusual
-    return np.concatenate(parts) if parts else np.empty(0, np.int64), position
+    return starts, position
 
 
 def _run(numbers: Numbers, position: int, end: int, most: int, head: Head) -> tuple[Int64s, int]:
@@ -209,3 +219,35 @@ def walk(numbers: Numbers, at: Int64s, end: Int64s) -> Iterator[tuple[int, Int64
             live, at = live[going], behind[going]
     except IndexError:
         raise Unusual from None
+
+
+def sizes(values: Int64s) -> Int64s:
+    """Return the bytes that each of ``values``, none of them negative, takes as an unsigned number."""
+    found = np.ones(len(values), np.int64)
+    most = int(values.max(initial=0)) >> 7
+    shift = 7
+    while most:
+        found += values >= 1 << shift
+        most >>= 7
+        shift += 7
+    return found
+
+
+def zigzag(values: Int64s) -> Int64s:
+    """Return signed numbers as the unsigned ones that stand for them."""
+    return (values << 1) ^ (values >> 63)
+
+
+def put(octets: npt.NDArray[np.uint8], at: Int64s, values: Int64s) -> None:
+    """Write ``values``, none of them negative, at the positions ``at``, as unsigned numbers."""
+    while len(values):
+        rest = values >> 7
+        live = np.flatnonzero(rest)
+        if not len(live):
+            octets[at] = values
+            return
+        octets[at] = values & 0x7F
+        if len(live) < len(values):
+            at, rest = at[live], rest[live]
+        octets[at] |= 0x80
+        at, values = at + 1, rest

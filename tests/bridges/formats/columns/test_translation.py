@@ -1,4 +1,4 @@
-"""The short way between formats gives what the long way gives, whatever there is to be translated."""
+"""Translation by columns gives what translation record by record gives, whatever there is to be translated."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMATS, _translation
-from bridges.formats.base import FormatId, StoredFormat
+from bridges.formats import FORMATS, _one_by_one
+from bridges.formats.base import APPEND_TIME, FORMAT_MASK, FormatId
+from bridges.formats.columns import translation
+from bridges.formats.columns.translation import translate
+from bridges.formats.columns.varints import Unusual
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import LOG_APPEND_TIME, encode
-from bridges.formats.plain import PlainBuilder, PlainSource
 from bridges.formats.pravega import Shape, gathered
 from bridges.formats.pravega import encode as encode_pravega
 from bridges.formats.records import Buffer, Record, StoredBatch
@@ -25,32 +27,38 @@ from bridges.formats.ydb import Head, encode_batch
 TARGETS = (FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB)
 
 
-class Long:
-    """A format without its short way."""
-
-    def __init__(self, plug: StoredFormat) -> None:
-        self.id, self.name, self.describe = plug.id, plug.name, plug.describe
-        self.records = plug.records
-
-
-def translated(batch: StoredBatch, target: int, *, short: bool) -> tuple[object, object]:
-    """The records of a translation, and its bytes where both ways have the same."""
-    source = FORMATS[batch.flags]
+def long_way(batch: StoredBatch, target: int) -> Buffer | None:
+    """The translation record by record; None if the batch is invalid."""
     try:
-        made: Buffer = at_once(
-            _translation(source if short else Long(source), batch, FORMATS[target], DEFAULT_LIMIT)  # type: ignore[arg-type]
-        )
+        return at_once(_one_by_one(FORMATS[batch.flags & FORMAT_MASK], batch, FORMATS[target], DEFAULT_LIMIT))
     except BatchInvalid:
-        return "invalid", None
+        return None
+
+
+def told(batch: StoredBatch, target: int, made: Buffer) -> tuple[object, object]:
+    """The records of a translation, and its bytes where both ways have the same."""
     again = StoredBatch(batch.base_offset, batch.end_offset, target, made, 99)
     records = [one for one in FORMATS[target].records(again) if one is not None]
     return records, None if target == FormatId.YDB else bytes(made)
 
 
-def check(batch: StoredBatch) -> None:
+def check(*batches: StoredBatch) -> int:
+    """What columns give of ``batches`` together is what the long way gives of each. Returns how many they gave."""
+    given = 0
     for target in TARGETS:
-        if target != batch.flags:
-            assert translated(batch, target, short=True) == translated(batch, target, short=False), target.name
+        if target == batches[0].flags & FORMAT_MASK:
+            continue
+        try:
+            made = at_once(translate(batches, FORMATS[target], DEFAULT_LIMIT))
+        except (Unusual, BatchInvalid):
+            continue
+        assert made
+        for batch, one in zip(batches, made, strict=False):
+            long = long_way(batch, target)
+            assert long is not None
+            assert told(batch, target, one) == told(batch, target, long), target.name
+        given += len(made)
+    return given
 
 
 TIMES = st.sampled_from([-1, 0, 5, 1_700_000_000_123, -1_000, 300_000_000_000_000, 1_700_000_000_124])
@@ -86,10 +94,62 @@ def test_batches_of_kafka(
 def test_many_records_of_one_size(size: int) -> None:
     records = [Record(None, bytes(size), [], 1_700_000_000_000 + number // 7, number) for number in range(1200)]
     batch = StoredBatch(0, 1200, FormatId.KAFKA, encode(records), 77)
-    check(batch)
+    assert check(batch) == 2
     for target in (FormatId.PRAVEGA, FormatId.YDB):
-        made = at_once(_translation(FORMATS[FormatId.KAFKA], batch, FORMATS[target], DEFAULT_LIMIT))
-        check(StoredBatch(0, 1200, target, made, 77))
+        (made,) = at_once(translate([batch], FORMATS[target], DEFAULT_LIMIT))
+        assert check(StoredBatch(0, 1200, target, made, 77)) == 2
+
+
+def of_kafka(records: list[Record], base: int, codec: int = 0, flags: int = 0) -> StoredBatch:
+    for number, record in enumerate(records):
+        record.offset = base + number
+    payload = encode(records, base, codec=codec, producer_id=base % 3 - 1, producer_epoch=0, base_sequence=base)
+    return StoredBatch(base, base + len(records), FormatId.KAFKA | flags, payload, 77)
+
+
+PLAIN = st.builds(
+    Record,
+    st.none() | st.binary(max_size=200),
+    st.none() | st.binary(max_size=300),
+    st.just([]),
+    st.sampled_from([-1, 0, 5, 1_700_000_000_123, 1_700_000_000_124]),
+)
+
+
+@given(
+    batches=st.lists(st.lists(PLAIN, min_size=1, max_size=9), min_size=2, max_size=6),
+    codec=st.sampled_from([0, 4]),
+    flags=st.sampled_from([0, APPEND_TIME]),
+)
+def test_several_batches_together(batches: list[list[Record]], codec: int, flags: int) -> None:
+    base = 5
+    stored = []
+    for number, records in enumerate(batches):
+        stored.append(of_kafka(records, base, codec, flags * (number % 2)))
+        base += len(records) + number
+    assert check(*stored) == 2 * len(stored)
+    for target in (FormatId.PRAVEGA, FormatId.YDB):
+        made = at_once(translate(stored, FORMATS[target], DEFAULT_LIMIT))
+        again = [
+            StoredBatch(batch.base_offset, batch.end_offset, target, one, 78)
+            for batch, one in zip(stored, made, strict=True)
+        ]
+        assert check(*again) == 2 * len(stored)
+
+
+@pytest.mark.parametrize("target", [FormatId.PRAVEGA, FormatId.YDB])
+def test_batches_in_many_steps(target: FormatId, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "STEP_BYTES", 3000)
+    monkeypatch.setattr(translation, "STEP_RECORDS", 40)
+    draw = random.Random(3)
+    records = [
+        Record(draw.choice([None, b"key"]), draw.randbytes(draw.choice([0, 5, 200, 1500])), [], 5 + number)
+        for number in range(300)
+    ]
+    batch = of_kafka(records, 12)
+    assert check(batch) == 2
+    (made,) = at_once(translate([batch], FORMATS[target], DEFAULT_LIMIT))
+    assert check(StoredBatch(12, 312, target, made, 77)) == 2
 
 
 @given(
@@ -199,9 +259,3 @@ def test_messages_of_ydb_that_are_damaged(seed: int, flips: int) -> None:
         body[draw.randrange(len(body))] = draw.randrange(256)
     head = Head(False, 1, 4, 1, 9, 5, b"me", b"")
     check(StoredBatch(0, 4, FormatId.YDB, encode_batch(head, body), 77))
-
-
-def test_ours_have_a_short_way() -> None:
-    for target in TARGETS:
-        assert isinstance(FORMATS[target], PlainSource)
-        assert isinstance(FORMATS[target].builder(0, 1), PlainBuilder)

@@ -1,0 +1,125 @@
+"""Decoded records as columns, and the bodies of batches that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from anabranch_kit.run.sliced import Sliced
+from bridges.formats.base import APPEND_TIME
+from bridges.formats.columns.varints import Bools, Int64s, Numbers, Unusual
+from bridges.formats.records import Buffer, StoredBatch
+
+
+@dataclass(slots=True)
+class Fields:
+    """Byte strings in a buffer: field ``i`` is ``[starts[i], ends[i])``, in order and without overlap.
+
+    ``missing`` marks the fields that are null; None: none is.
+    """
+
+    data: bytes
+    starts: Int64s
+    ends: Int64s
+    missing: Bools | None = None
+
+    @property
+    def sizes(self) -> Int64s:
+        return self.ends - self.starts
+
+
+Headers = Callable[[Int64s | None], tuple[Int64s, Fields, Fields]]
+"""(indices of the wanted records, None for all) -> the headers' names and values; record ``i`` of the wanted has those
+from ``first[i]`` to ``first[i + 1]`` of the first array. Raises Unusual."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records of one or several batches, in order. Timestamps are in ms; those and sequences are -1 where unknown.
+
+    ``keys`` and ``headers`` are None if no record has one. ``behind`` is the position in the bytes at which the last
+    record ends.
+    """
+
+    numbers: Numbers
+    offsets: Int64s
+    timestamps: Int64s
+    sequences: Int64s
+    keys: Fields | None
+    values: Fields
+    headers: Headers | None
+    behind: int
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+class Body(Protocol):
+    """The records of a batch, decompressed if its format compresses whole batches; or a part of them."""
+
+    batch: StoredBatch
+    data: Buffer
+    """Bytes that begin with a record."""
+    count: int
+    """Number of records."""
+    first: int
+    """Number of records of the batch in front of these."""
+
+    def part(self, data: Buffer, number: int, position: int) -> Body:
+        """Return the records from ``number`` of these on: their bytes, a part of which ``data`` is, begin at
+        ``position``."""
+
+    @property
+    def producer(self) -> str | None:
+        """Return the batch's producer, as :attr:`bridges.formats.records.Record.producer`."""
+
+    @property
+    def written(self) -> int:
+        """Return when the log stored the batch, in ms; -1 unknown."""
+
+    @property
+    def late(self) -> bool:
+        """Return whether the records' timestamps are those of the log."""
+
+
+class Arrays(Protocol):
+    """A module that decodes and encodes batches of one format."""
+
+    def open_body(self, batch: StoredBatch, limit: int) -> Sliced[Any]:
+        """Return the batch's checked :class:`Body`; None for a batch that holds no records for readers.
+
+        Raises BatchInvalid, and Unusual.
+        """
+
+    def decode(self, bodies: Sequence[Any], partial: bool) -> Rows:
+        """Return the records of ``bodies``, at least one. ``partial``: those of the only body that are complete. Raises
+        Unusual, and IndexError for bytes that end too early."""
+
+    def encode(
+        self, builders: Sequence[Any], rows: Rows, counts: Sequence[int], producers: Sequence[str | None]
+    ) -> None:
+        """Add ``rows``, which have no headers, to builders of the format: to each as many as its count. Raises
+        Unusual."""
+
+
+def decode(arrays: Arrays, bodies: Sequence[Body], partial: bool = False) -> Rows:
+    """Return the records of ``bodies`` with the timestamps that their topic demands. Raises Unusual."""
+    try:
+        rows = arrays.decode(bodies, partial)
+    except IndexError:
+        raise Unusual from None
+    stamped = [body.batch.flags & APPEND_TIME != 0 for body in bodies]
+    if any(stamped):
+        written = spread(bodies, [body.batch.written_ms for body in bodies], len(rows))
+        rows.timestamps = np.where(spread(bodies, stamped, len(rows)), written, rows.timestamps)
+    return rows
+
+
+def spread(bodies: Sequence[Body], values: Sequence[int], count: int) -> Int64s:
+    """Repeat each body's number for each of its records, of which there are ``count``."""
+    if len(bodies) == 1:
+        return np.full(count, values[0], np.int64)
+    return np.repeat(np.array(values, np.int64), [body.count for body in bodies])
