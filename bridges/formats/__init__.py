@@ -81,6 +81,7 @@ _AT_ONCE = 100
 _BYTES_AT_ONCE = 1024 * 1024
 """Bytes of a batch copied in one turn."""
 _COLUMNS = "bridges.formats.columns.translation"
+_WITH_COLUMNS = {FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB}
 _LEAST_COLUMNS = 32
 """Records from which on columns cost less than a step for each record."""
 _MOST_TOGETHER = 1000
@@ -194,6 +195,8 @@ class Translator:
     ) -> list[StoredBatch]:
         """Return the batches that are translated together."""
         group, size = [first], len(first.payload)
+        if not {first.flags & FORMAT_MASK, int(target)} <= _WITH_COLUMNS:
+            return group
         most = min(_BYTES_AT_ONCE, self.max_bytes) // 2  # what the cache does not keep is translated again
         for one in behind:
             size += len(one.payload)

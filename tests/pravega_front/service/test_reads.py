@@ -102,7 +102,7 @@ async def test_a_read_that_waits_is_called_when_its_segment_moves() -> None:
 
 
 async def test_places_of_readers_are_bounded_over_all_segments() -> None:
-    async def translate(stream_id: int, stored: StoredBatch, flags: int) -> Buffer:
+    async def translate(stream_id: int, stored: StoredBatch, flags: int, behind: object) -> Buffer:
         return stored.payload  # which is Pravega's already
 
     world = World()
@@ -124,7 +124,7 @@ async def test_places_of_readers_are_bounded_over_all_segments() -> None:
 async def test_many_small_batches_are_read_as_few_pieces() -> None:
     """A view of each would take more memory than is counted for a read."""
 
-    async def translate(stream_id: int, stored: StoredBatch, flags: int) -> Buffer:
+    async def translate(stream_id: int, stored: StoredBatch, flags: int, behind: object) -> Buffer:
         return stored.payload
 
     world = World()
