@@ -22,9 +22,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from anabranch_kit.run.barrier import Barrier
+from bridges.catalog.database.sql import Connection, Database
 from bridges.catalog.progress import Committed, Progress
-from bridges.catalog.sql import Connection, Database
-from bridges.catalog.topics import Catalog, CatalogOptions
+from bridges.catalog.topics.catalog import Catalog, CatalogOptions
 from bridges.cluster import tables, versions
 from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster

@@ -17,7 +17,7 @@ from bridges.errors import LogError
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
     from bridges.log.logs import Logs
     from bridges.log.streams import Streams
     from sbp_back.client.client import Client, ClientOptions

@@ -17,8 +17,8 @@ from anabranch_kit.run import clock
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.sliced import at_once
 from anabranch_kit.sql.notices import Notices, mailboxes
-from bridges.catalog.lineage import WHOLE
-from bridges.catalog.topic import TopicKind
+from bridges.catalog.topics.lineage import WHOLE
+from bridges.catalog.topics.topic import TopicKind
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of, records_of
 from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, FormatId, StoredFormat

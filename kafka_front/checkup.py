@@ -10,7 +10,7 @@ from kafka_front.service.transactions import tables
 from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
+    from bridges.catalog.database.sql import Connection
     from bridges.node.front import NodeFacts
 
 _ABOUT = "transactional ids"

@@ -14,8 +14,8 @@ from kafka_front.service.transactions import tables as transactions
 from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from bridges.catalog.group_view import GroupDirectory
-    from bridges.catalog.transaction_view import TransactionDirectory
+    from bridges.catalog.views.groups import GroupDirectory
+    from bridges.catalog.views.transactions import TransactionDirectory
     from kafka_front.serving import KafkaServer
 
 

@@ -1,7 +1,7 @@
 """Configuration of a node as Kafka's admin tools see it: broker-level keys, their types, defaults and meaning here.
 
 Names, types and defaults are those of Kafka 4.2; the descriptions are ours. The table has two kinds of keys: defaults
-of topics (bridges/catalog/topic_config.py), which may all change while the node runs, and this node's limits and
+of topics (bridges/catalog/topics/config.py), which may all change while the node runs, and this node's limits and
 behaviour, which are read-only since they come from its settings. It leaves out keys of features that Anabranch lacks,
 except those of Kerberos, which brokers without Kerberos store as well.
 """
@@ -22,7 +22,7 @@ from bridges.catalog.config_types import (
     one_of,
     table,
 )
-from bridges.catalog.topic_config import TOPIC_DEFAULTS, cluster_defaults
+from bridges.catalog.topics.config import TOPIC_DEFAULTS, cluster_defaults
 from bridges.node.front import NodeFacts, listener_kind
 from kafka_front.settings import KafkaSettings
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from anabranch_kit.net.address import Address
-from bridges.catalog.group_view import GroupDirectory
-from bridges.catalog.transaction_view import TransactionDirectory
+from bridges.catalog.views.groups import GroupDirectory
+from bridges.catalog.views.transactions import TransactionDirectory
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bridges.auth import ANONYMOUS, Operation, Principal, Resource, ResourceKind
 from bridges.auth.authenticator import AuthenticationBusy
 from bridges.auth.tokens import Token, TokenError, TokenExpired
-from bridges.catalog.names import InvalidTopicName, canonical_name
+from bridges.catalog.topics.names import InvalidTopicName, canonical_name
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.names import TABLE
 

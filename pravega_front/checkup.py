@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bridges.catalog.topic import TopicKind
+from bridges.catalog.topics.topic import TopicKind
 from bridges.node.finding import Finding, note, warning
 from pravega_front.listeners import SEGMENT_STORE
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
+    from bridges.catalog.database.sql import Connection
     from bridges.node.front import NodeFacts
 
 _EVENT_BYTES = 8 * 1024 * 1024

@@ -16,7 +16,7 @@ from pravega_front.settings import PravegaSettings
 from pravega_front.tables import ERASERS, MIGRATIONS
 
 if TYPE_CHECKING:
-    from bridges.catalog.transaction_view import TransactionDirectory
+    from bridges.catalog.views.transactions import TransactionDirectory
     from pravega_front.serving import PravegaServer
 
 

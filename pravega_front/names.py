@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridges.catalog.topic import partition_of
+from bridges.catalog.topics.topic import partition_of
 
 if TYPE_CHECKING:
-    from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.lineage import PartitionInfo
+    from bridges.catalog.topics.topic import Topic
 
 _SEGMENT = re.compile(r"([^/#]+)/([^/#]+)/(\d{1,10})(?:\.#epoch\.(\d{1,10}))?((?:#.*)?)", re.ASCII)
 _USERS = re.compile(r"[A-Za-z0-9.-]{1,250}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.sql import Connection
 
 
 def _first(connection: Connection) -> None:
@@ -86,7 +86,7 @@ def _noted(connection: Connection) -> None:
 
 
 def _numbered_tables(connection: Connection) -> None:
-    # Number of the table's first segment (bridges/catalog/former.py).
+    # Number of the table's first segment (bridges/catalog/topics/former.py).
     connection.execute("ALTER TABLE front_pravega_key_value_tables ADD COLUMN first INTEGER NOT NULL DEFAULT 0")
 
 

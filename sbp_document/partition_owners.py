@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bridges.catalog.topic import Change, ChangeKind
-from bridges.catalog.topics import Catalog
+from bridges.catalog.topics.catalog import Catalog
+from bridges.catalog.topics.topic import Change, ChangeKind
 from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,

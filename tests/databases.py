@@ -15,7 +15,7 @@ import pytest
 from anabranch_kit.sql.engine import Engine
 from anabranch_kit.sql.postgres import PostgresEngine
 from anabranch_kit.sql.sqlite import SqliteEngine
-from bridges.catalog.sql import Database, DatabaseDamaged, Migration
+from bridges.catalog.database.sql import Database, DatabaseDamaged, Migration
 from sbp_back.placement_driver.state import MIGRATIONS, PdState
 from tests.postgres import Postgres
 

@@ -13,7 +13,7 @@ import kafka_front
 import pravega_front
 import spark_pipeline.node
 import ydb_topic_front
-from bridges.catalog.sql import DatabaseClosed, DatabaseError
+from bridges.catalog.database.sql import DatabaseClosed, DatabaseError
 from bridges.errors import LogError, LogUnavailable, StorageFull
 from bridges.http.errors import status_of
 from bridges.net.grpc_server import Code

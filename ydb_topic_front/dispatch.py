@@ -22,7 +22,7 @@ from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.catalog.following import Changes
+    from bridges.catalog.database.following import Changes
     from bridges.metrics import FrontMetrics
 
 Handler = Callable[[Any, GrpcCall], Awaitable[Any]]

@@ -7,8 +7,8 @@ and UNAUTHORIZED.
 from __future__ import annotations
 
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.lineage import InvalidChange
-from bridges.catalog.topic import (
+from bridges.catalog.topics.lineage import InvalidChange
+from bridges.catalog.topics.topic import (
     InvalidPartitions,
     NameCollision,
     SplitNotAllowed,

@@ -13,7 +13,7 @@ from ydb_topic_front.settings import YdbSettings
 from ydb_topic_front.tables import ERASERS, MIGRATIONS
 
 if TYPE_CHECKING:
-    from bridges.catalog.group_view import GroupDirectory
+    from bridges.catalog.views.groups import GroupDirectory
     from ydb_topic_front.serving import YdbServer
 
 

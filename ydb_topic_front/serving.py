@@ -17,7 +17,7 @@ from ydb_topic_front.service.topics import calls as topics
 from ydb_topic_front.service.write import stream as write
 
 if TYPE_CHECKING:
-    from bridges.catalog.group_view import GroupDirectory
+    from bridges.catalog.views.groups import GroupDirectory
     from bridges.node.front import NodeServices
 
 #: Modules of the services; each has ``register(registry, service)``.

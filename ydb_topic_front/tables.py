@@ -5,7 +5,7 @@ Never change a released migration: append one.
 
 from __future__ import annotations
 
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.sql import Connection
 
 
 def _version_1(connection: Connection) -> None:

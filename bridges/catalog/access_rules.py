@@ -15,7 +15,7 @@ from bridges.errors import LogError
 
 if TYPE_CHECKING:
     from anabranch_kit.sql.connection import Connection
-    from bridges.catalog.sql import Database
+    from bridges.catalog.database.sql import Database
 
 _COLUMNS = "kind, pattern, name, principal, host, operation, allow"
 _IS_RULE = " AND ".join(f"{name} = ?" for name in _COLUMNS.split(", "))

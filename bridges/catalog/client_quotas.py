@@ -13,7 +13,7 @@ from bridges.auth.quotas import DEFAULT, FIELDS, Entity, QuotaKey, QuotaRules
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection, Database
+    from bridges.catalog.database.sql import Connection, Database
 
 _FOLLOWED = "quotas"
 _NAMES = "user_name client_id ip quota"

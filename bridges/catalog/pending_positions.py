@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bridges.catalog.group_view import GroupName, Place
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.sql import Connection, upsert
+from bridges.catalog.views.groups import GroupName, Place
 
 Transaction = tuple[str, str]
 """A front and its name for the transaction."""

@@ -13,7 +13,7 @@ A position may also be committed on condition that the present one has an expect
 it is pending (bridges/catalog/pending_positions.py) until the front ends the transaction.
 
 Reads are answered from memory; commits return once they are durable. Commits of different callers that wait at the same
-time share one flush (bridges/catalog/sql.py).
+time share one flush (bridges/catalog/database/sql.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from types import MappingProxyType
 
 from anabranch_kit.run.turns import Many, collected, in_turns
 from bridges.catalog import pending_positions
-from bridges.catalog.group_view import CONSUMERS, GroupDirectory, GroupName, GroupSummary, GroupView, Place
+from bridges.catalog.database.sql import Connection, Database, upsert
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
-from bridges.catalog.sql import Connection, Database, upsert
+from bridges.catalog.views.groups import CONSUMERS, GroupDirectory, GroupName, GroupSummary, GroupView, Place
 from bridges.errors import GroupHeld, LogUnavailable
 
 
@@ -603,6 +603,6 @@ def _read(connection: Connection) -> tuple[_Positions, list[tuple[str, str, str]
 
 def erase_topic(connection: Connection, topic: str) -> None:
     """Delete a topic's positions, inside the transaction that deletes the topic (see
-    :class:`bridges.catalog.topics.Catalog`)."""
+    :class:`bridges.catalog.topics.catalog.Catalog`)."""
     connection.execute("DELETE FROM positions WHERE topic = ?", (topic,))
     connection.execute("DELETE FROM pending_positions WHERE topic = ?", (topic,))

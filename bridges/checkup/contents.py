@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.sql import Connection
 from bridges.node.finding import Finding, note
 from bridges.node.front import NodeFacts
 from bridges.node.listening import Listening

@@ -14,7 +14,7 @@ from bridges.cluster.members import Member, State
 from bridges.errors import CannotMove, PeerUnreachable
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
+    from bridges.catalog.database.sql import Connection
     from bridges.cluster.keeper import Keeper
     from bridges.cluster.ownership import Gained, Gone, Lost
 

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from anabranch_kit.disk.files import Files, write_file_durably
 from anabranch_kit.errors import StoreError
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.sql import Connection
 from bridges.errors import LogError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from bridges.cluster.members import Member, State
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
+    from bridges.catalog.database.sql import Connection
     from bridges.cluster.keeper import Keeper
     from bridges.cluster.peer_stream import PeerStream
 

@@ -30,7 +30,7 @@ from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.sql import Connection
 from bridges.cluster.lane import Answers, Lane, Numbered
 from bridges.cluster.members import Member
 from bridges.cluster.peer_stream import PeerStream

@@ -18,7 +18,7 @@ import structlog
 
 from anabranch_kit.errors import StoreError
 from anabranch_kit.run.barrier import Barrier
-from bridges.catalog.sql import Connection, Database, DatabaseClosed
+from bridges.catalog.database.sql import Connection, Database, DatabaseClosed
 from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.marks import EVERY_S, Mark, Marks, Totals, WentBackError, database_went_back

@@ -17,8 +17,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from bridges.catalog.counters import advance
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.counters import advance
+from bridges.catalog.database.sql import Connection, upsert
 from bridges.cluster import versions
 from bridges.cluster.marks import Totals, totals
 from bridges.cluster.members import Member, State

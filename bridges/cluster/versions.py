@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from anabranch_kit.errors import StoreVersionError
 from anabranch_kit.sql.sqlite import check_version
-from bridges.catalog.schema import MIGRATIONS, extend_cluster
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.schema import MIGRATIONS, extend_cluster
+from bridges.catalog.database.sql import Connection
 
 
 class Version(Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.sql import Connection
 from bridges.cluster import tables, versions
 from bridges.cluster.slots import ANY
 from bridges.errors import CannotMove

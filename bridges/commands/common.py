@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from bridges.catalog.group_view import CONSUMERS
+from bridges.catalog.views.groups import CONSUMERS
 from bridges.commands.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from bridges.auth.authenticator import Authenticator
     from bridges.catalog.access_rules import AccessRules
     from bridges.catalog.client_quotas import ClientQuotas
-    from bridges.catalog.group_view import GroupDirectory
-    from bridges.catalog.job_view import JobDirectory
+    from bridges.catalog.database.sql import Database
     from bridges.catalog.progress import Progress
-    from bridges.catalog.sql import Database
-    from bridges.catalog.topics import Catalog
-    from bridges.catalog.transaction_view import TransactionDirectory
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.views.groups import GroupDirectory
+    from bridges.catalog.views.jobs import JobDirectory
+    from bridges.catalog.views.transactions import TransactionDirectory
     from bridges.cluster.ownership import Membership
     from bridges.console.groups.states import GroupStates
     from bridges.console.history.sampling import Recorder

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from anabranch_kit.run.turns import in_order, in_turns, sorting
 from bridges.auth import Operation
-from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
+from bridges.catalog.views.transactions import KeepsIds, TransactionDirectory, TransactionView
 from bridges.console import paging
 from bridges.console.handlers import Handlers
 from bridges.console.host import Host

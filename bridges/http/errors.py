@@ -10,9 +10,9 @@ from aiohttp import web
 from bridges.catalog.access_rules import TooManyRules
 from bridges.catalog.client_quotas import TooManyQuotas
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.names import InvalidTopicName
-from bridges.catalog.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
-from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound
+from bridges.catalog.topics.names import InvalidTopicName
+from bridges.catalog.topics.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.views.transactions import NothingToAbort, TransactionNotFound
 from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,

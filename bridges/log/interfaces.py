@@ -58,8 +58,8 @@ class Batch(Struct):
 
     ``rest`` makes the batch without its first records, for writers that may repeat a part of a request; it may raise
     LogError. ``transaction`` must agree with the batch's bytes. ``import_epoch`` is the run of the migration that
-    copies the batch (bridges/catalog/topic.py). Its ``producer`` was checked in the original cluster; here the ledger
-    only remembers it.
+    copies the batch (bridges/catalog/topics/topic.py). Its ``producer`` was checked in the original cluster; here the
+    ledger only remembers it.
 
     The topic's rules are checked at the append (bridges/log/partition/admission.py), unless the batch was ``admitted``
     before. ``own``: the front writes to a topic that is internal to its own protocol. ``lane``: batches of one lane

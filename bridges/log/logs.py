@@ -37,8 +37,8 @@ from bridges.log.state.snapshotter import Snapshotter
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
     from anabranch_kit.run.sliced import SlicedWorks
-    from bridges.catalog.topic_rules import TopicRules
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.rules import TopicRules
     from bridges.cluster.ownership import Ownership
     from bridges.log.opener import BeforeOpening
     from bridges.log.remote.readable import ReadableElsewhere, ReadableLog
@@ -159,7 +159,7 @@ class Logs:
 
     def hidden(self, topic: str, partition: int) -> PartitionLog | None:
         """Return the log of a hidden topic's partition, like :meth:`get` (see
-        :attr:`bridges.catalog.topics.Catalog.hidden`)."""
+        :attr:`bridges.catalog.topics.catalog.Catalog.hidden`)."""
         log = self._hidden.get((topic, partition))
         if log is None:
             log = self._make(topic, partition, self._catalog.hidden_stream_of(topic, partition))

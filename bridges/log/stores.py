@@ -17,7 +17,7 @@ from bridges.log.transactions.aborted_blocks import AbortedBlocks
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.catalog.sql import Database
+    from bridges.catalog.database.sql import Database
 
 ERASERS = tuple(store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips, CleanedLogs, AbortedBlocks))
 """Delete a topic's rows, inside the transaction that deletes the topic."""

@@ -20,9 +20,9 @@ from anabranch_kit.run.sliced import SlicedWorks
 from anabranch_kit.run.stalls import LoopStalls
 from bridges.auth import Authorizer, Everybody
 from bridges.auth.authenticator import Authenticator
-from bridges.catalog.group_view import GroupDirectory
-from bridges.catalog.job_view import JobDirectory
-from bridges.catalog.transaction_view import TransactionDirectory
+from bridges.catalog.views.groups import GroupDirectory
+from bridges.catalog.views.jobs import JobDirectory
+from bridges.catalog.views.transactions import TransactionDirectory
 from bridges.formats import FormatTaken, register
 from bridges.life import Life, Phase
 from bridges.metrics import Metrics
@@ -39,9 +39,9 @@ from bridges.node.workers.worker import Worker
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget
+    from bridges.catalog.database.sql import Database
     from bridges.catalog.progress import Progress
-    from bridges.catalog.sql import Database
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
     from bridges.log.logs import Logs
 
 _log = structlog.get_logger("anabranch.node")

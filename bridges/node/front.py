@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from msgspec import Struct
 
 from anabranch_kit.net.address import Address
-from bridges.catalog.group_view import CONSUMERS, GroupDirectory
+from bridges.catalog.views.groups import CONSUMERS, GroupDirectory
 from bridges.entry_points import entry_points
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
 from bridges.node.settings.sections import LimitSettings, LogSettings, NodeSettings, SettingsError
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from bridges.auth.tickets import TicketOffice
     from bridges.catalog.access_rules import AccessRules
     from bridges.catalog.client_quotas import ClientQuotas
-    from bridges.catalog.job_view import JobDirectory
-    from bridges.catalog.names import Names
+    from bridges.catalog.database.sql import Connection, Database
     from bridges.catalog.progress import FrontProgress
-    from bridges.catalog.sql import Connection, Database
-    from bridges.catalog.topic import Topic
-    from bridges.catalog.topics import Catalog
-    from bridges.catalog.transaction_view import TransactionDirectory
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.names import Names
+    from bridges.catalog.topics.topic import Topic
+    from bridges.catalog.views.jobs import JobDirectory
+    from bridges.catalog.views.transactions import TransactionDirectory
     from bridges.cluster.ownership import Others, Ownership
     from bridges.formats import StoredFormat, Translator
     from bridges.http.own_names import OwnNames

@@ -20,9 +20,9 @@ from anabranch_kit.memory import heap
 from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.run.stalls import BUCKETS
 from anabranch_kit.run.turns import Parts, sorting
-from bridges.catalog.group_view import live_groups, records_behind
-from bridges.catalog.job_view import RUNNING
-from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
+from bridges.catalog.views.groups import live_groups, records_behind
+from bridges.catalog.views.jobs import RUNNING
+from bridges.catalog.views.transactions import KeepsIds, TransactionDirectory, TransactionView
 from bridges.cluster.members import State
 from bridges.cluster.slots import ANY
 from bridges.log.compaction.cleaner import STATES
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from anabranch_kit.run.stalls import LoopStalls
-    from bridges.catalog.group_view import GroupName
+    from bridges.catalog.views.groups import GroupName
     from bridges.cluster.service import Cluster
     from bridges.console.host import Host
     from bridges.log.compaction.cleaner import Cleaner

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridges.catalog.group_view import CONSUMERS
+from bridges.catalog.views.groups import CONSUMERS
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member

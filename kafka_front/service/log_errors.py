@@ -9,9 +9,9 @@ franz-go and kafkajs look for the controller again; any other code goes to the u
 from __future__ import annotations
 
 from bridges import errors
-from bridges.catalog import topic as topics
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.names import InvalidTopicName
+from bridges.catalog.topics import topic as topics
+from bridges.catalog.topics.names import InvalidTopicName
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import Turns, in_turns
 from bridges.auth import Operation
-from bridges.catalog.names import InvalidTopicName, check_topic_name
-from bridges.catalog.topic import NameCollision, Topic, TopicExists, TopicKind
+from bridges.catalog.topics.names import InvalidTopicName, check_topic_name
+from bridges.catalog.topics.topic import NameCollision, Topic, TopicExists, TopicKind
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS

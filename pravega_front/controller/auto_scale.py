@@ -21,15 +21,15 @@ import structlog
 from msgspec import Struct
 
 from anabranch_kit.run.rounds import Rounds
-from bridges.catalog.lineage import KeyRange, PartitionInfo
-from bridges.catalog.sql import upsert
+from bridges.catalog.database.sql import upsert
+from bridges.catalog.topics.lineage import KeyRange, PartitionInfo
 from bridges.errors import LogError
 from pravega_front.wire.controller import ScaleType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.log.partition.partition_log import PartitionLog
     from pravega_front.controller.core import Controller
 

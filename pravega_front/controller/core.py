@@ -17,9 +17,9 @@ from pravega_front.service.transactions.transactions import Transactions
 
 if TYPE_CHECKING:
     from anabranch_kit.net.address import Address
-    from bridges.catalog.lineage import KeyRange
-    from bridges.catalog.topic import Topic
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.lineage import KeyRange
+    from bridges.catalog.topics.topic import Topic
     from bridges.node.front import NodeServices
     from pravega_front.access import Access
     from pravega_front.service.segments import Segments
@@ -66,7 +66,7 @@ class Controller:
 
     async def scale(self, topic: Topic, seal: Sequence[int], ranges: Sequence[KeyRange]) -> None:
         """Seal segments of a stream and create their replacements, once no transaction is open. Raises the errors of
-        :meth:`bridges.catalog.topics.Catalog.change_partitions` and of changing a configuration."""
+        :meth:`bridges.catalog.topics.catalog.Catalog.change_partitions` and of changing a configuration."""
         self.catalog.check_partition_change(topic.name, seal, ranges)
         before, after = len(topic.active), len(topic.active) - len(set(seal)) + len(ranges)
         share = self.streams.share(topic, after)

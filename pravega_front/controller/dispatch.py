@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 
 from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
-from bridges.catalog.topic import TopicNotFound
+from bridges.catalog.topics.topic import TopicNotFound
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal, GrpcServer, Unary
 from pravega_front.wire.controller import METHODS, SERVICE, message
 
 if TYPE_CHECKING:
-    from bridges.catalog.following import Changes
+    from bridges.catalog.database.following import Changes
     from pravega_front.access import Access
 
 Handler = Callable[[Any, Principal], Awaitable[Any]]

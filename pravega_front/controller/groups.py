@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.sql import Connection
-from bridges.catalog.topic import TopicExists, TopicKind, TopicNotFound
+from bridges.catalog.database.sql import Connection
+from bridges.catalog.topics.topic import TopicExists, TopicKind, TopicNotFound
 from pravega_front.controller.streams import group_stream, stored
 from pravega_front.names import is_users_name
 from pravega_front.wire.controller import GroupStatus, message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.run.turns import in_turns
-from bridges.catalog.lineage import InvalidChange, InvalidKeyRange, KeyRange, PartitionInfo
-from bridges.catalog.topic import InvalidPartitions, SplitNotAllowed
+from bridges.catalog.topics.lineage import InvalidChange, InvalidKeyRange, KeyRange, PartitionInfo
+from bridges.catalog.topics.topic import InvalidPartitions, SplitNotAllowed
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.streams import Ranged, ranged
@@ -17,7 +17,7 @@ from pravega_front.wire.controller import ScaleProgress, ScaleStatus, UpdateStre
 
 if TYPE_CHECKING:
     from bridges.auth import Principal
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from pravega_front.controller.core import Controller
     from pravega_front.controller.dispatch import Registry
     from pravega_front.service.asking import Known

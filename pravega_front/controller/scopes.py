@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from bridges.catalog.following import rows_named
-from bridges.catalog.sql import Connection, upsert
-from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
+from bridges.catalog.database.following import rows_named
+from bridges.catalog.database.sql import Connection, upsert
+from bridges.catalog.topics.topic import Change, ChangeKind, Topic, TopicKind
 from bridges.errors import LogError
 from pravega_front.names import SYSTEM_SCOPE
 

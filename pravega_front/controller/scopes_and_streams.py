@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.names import InvalidTopicName
-from bridges.catalog.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.topics.names import InvalidTopicName
+from bridges.catalog.topics.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
 from pravega_front.controller.scopes import TooManyScopes
 from pravega_front.names import SYSTEM_SCOPE, is_users_name
 from pravega_front.wire.controller import (
@@ -26,7 +26,7 @@ from pravega_front.wire.controller import (
 
 if TYPE_CHECKING:
     from bridges.auth import Principal
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from pravega_front.controller.core import Controller
     from pravega_front.controller.dispatch import Registry
 

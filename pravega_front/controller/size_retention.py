@@ -16,7 +16,7 @@ from bridges.errors import LogError
 from pravega_front.names import segment_of
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from pravega_front.controller.core import Controller
 
 log = structlog.get_logger(__name__)

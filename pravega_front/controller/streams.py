@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.following import rows_named
-from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
-from bridges.catalog.names import canonical_name
-from bridges.catalog.sql import Connection, upsert
-from bridges.catalog.topic import FOLLOWED, Change, ChangeKind, InvalidPartitions, Topic, TopicKind, TopicNotFound
-from bridges.catalog.topic_config import SPLIT
+from bridges.catalog.database.following import rows_named
+from bridges.catalog.database.sql import Connection, upsert
+from bridges.catalog.topics.config import SPLIT
+from bridges.catalog.topics.lineage import KEY_SPACE, KeyRange, PartitionInfo
+from bridges.catalog.topics.names import canonical_name
+from bridges.catalog.topics.topic import (
+    FOLLOWED,
+    Change,
+    ChangeKind,
+    InvalidPartitions,
+    Topic,
+    TopicKind,
+    TopicNotFound,
+)
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.scopes import Scopes
 from pravega_front.names import GROUP, MARK, is_internal_name, is_users_name, partition_at, segment_of, split_id
@@ -183,7 +191,9 @@ class Streams:
         self.scopes.close()
 
     async def create(self, config: Any, kind: TopicKind = TopicKind.USER) -> Topic:
-        """Create the topic of a stream. Raises the errors of :meth:`bridges.catalog.topics.Catalog.create_topic`."""
+        """Create the topic of a stream. Raises the errors of
+        :meth:`bridges.catalog.topics.catalog.Catalog.create_topic`.
+        """
         return await self._work.finish(self._create(config, kind))
 
     async def _create(self, config: Any, kind: TopicKind) -> Topic:

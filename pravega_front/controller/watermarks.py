@@ -26,8 +26,8 @@ from msgspec import Struct, field
 
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog.sql import Connection, upsert
-from bridges.catalog.topic import ChangeKind
+from bridges.catalog.database.sql import Connection, upsert
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.formats.producer import EventStamp, LedgerKind
 from pravega_front.controller.streams import ranged
@@ -37,7 +37,7 @@ from pravega_front.service.segments import SegmentMissing
 from pravega_front.wire.watermark import Ranged, Watermark, decode, encode, places
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Change, Topic
+    from bridges.catalog.topics.topic import Change, Topic
     from pravega_front.controller.core import Controller
     from pravega_front.service.segment import Segment
 

@@ -1,8 +1,8 @@
 """Owners of segments in a cluster: only a segment's owner appends to it and reads it for clients.
 
 A stream's segment belongs to the owner of its partition. Segments beside it (of a transaction, a large event or
-watermarks) always have the same owner (:class:`bridges.catalog.topic.Beside`), because clients expect them where their
-parent is. Tables are in the database, so any node serves them. The controller names its own node for them: Rust's
+watermarks) always have the same owner (:class:`bridges.catalog.topics.topic.Beside`), because clients expect them where
+their parent is. Tables are in the database, so any node serves them. The controller names its own node for them: Rust's
 client asks only once in its life where a table is.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bridges.catalog.topic import Beside
+from bridges.catalog.topics.topic import Beside
 from bridges.cluster.at_owner import at_owner, find_owner, patiently
 from bridges.errors import NotOwner, PeerUnreachable
 

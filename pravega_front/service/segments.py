@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from bridges.catalog.sql import Connection
-from bridges.catalog.topic import FOLLOWED, Beside, Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
+from bridges.catalog.database.sql import Connection
+from bridges.catalog.topics.topic import FOLLOWED, Beside, Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
 from bridges.errors import LogError
 from pravega_front.names import (
     LONGEST_NAME,
@@ -29,7 +29,7 @@ from pravega_front.service.state import Loose, SegmentState, add_loose, read_loo
 from pravega_front.service.tables.life import table_count
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.node.front import NodeServices
     from pravega_front.service.transactions.running import OpenTransactions, RunningMerges

@@ -9,9 +9,9 @@ import json
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from bridges.catalog.following import rows_named
-from bridges.catalog.sql import Connection, Database, upsert
-from bridges.catalog.topic import FOLLOWED, HeldUp
+from bridges.catalog.database.following import rows_named
+from bridges.catalog.database.sql import Connection, Database, upsert
+from bridges.catalog.topics.topic import FOLLOWED, HeldUp
 from bridges.errors import LogError
 from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate

@@ -18,8 +18,8 @@ from aiohttp import web
 from bridges.auth import Operation
 from bridges.auth.tickets import MOST_STREAMS
 from bridges.catalog.config_types import ConfigSource
-from bridges.catalog.topic import ChangeKind
-from bridges.catalog.topic_config import TOPIC_CONFIGS
+from bridges.catalog.topics.config import TOPIC_CONFIGS
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError, LogUnavailable
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError, error_body, status_of
@@ -31,8 +31,8 @@ from spark_pipeline.node.core import rows, text, whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.topic import Change
+    from bridges.catalog.topics.lineage import PartitionInfo
+    from bridges.catalog.topics.topic import Change
     from bridges.log.remote.readable import ReadableLog
     from spark_pipeline.node.core import PipelineCore
 

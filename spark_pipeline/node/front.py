@@ -16,7 +16,7 @@ import structlog
 
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog import front_tables
+from bridges.catalog.database import front_tables
 from bridges.errors import LogError
 from bridges.http.site import HttpSite
 from bridges.node.front import Front, Listener, NodeServices
@@ -40,8 +40,8 @@ from spark_pipeline.node.sinks import tables
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from bridges.catalog.job_view import JobDirectory
-    from bridges.catalog.transaction_view import TransactionDirectory
+    from bridges.catalog.views.jobs import JobDirectory
+    from bridges.catalog.views.transactions import TransactionDirectory
     from spark_pipeline.node.serving import PipelineServer
     from spark_pipeline.node.sinks.view import LiveAttempts
 

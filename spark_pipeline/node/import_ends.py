@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import in_turns
-from bridges.catalog.topic import TopicNotFound
+from bridges.catalog.topics.topic import TopicNotFound
 from bridges.errors import NotOwner, PeerUnreachable
 from spark_pipeline.node.intake import Intake
 from spark_pipeline.node.messages import ENDS, Ends, SettleEnds
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.node.front import NodeServices

@@ -17,7 +17,7 @@ from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import portions
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
-from bridges.catalog.topic import Topic, TopicExists, TopicNotFound
+from bridges.catalog.topics.topic import Topic, TopicExists, TopicNotFound
 from bridges.errors import AppendConditionFailed, ImportFenced
 from bridges.http.errors import RequestError
 from bridges.http.memory import memory_of

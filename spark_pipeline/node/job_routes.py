@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from bridges.auth import Operation
-from bridges.catalog.job_view import JobView
+from bridges.catalog.views.jobs import JobView
 from bridges.http import rows
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from bridges.catalog.job_view import RUNNING, SILENT, JobView
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.sql import Connection, upsert
+from bridges.catalog.views.jobs import RUNNING, SILENT, JobView
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Known(Struct):
 
 
 class Jobs:
-    """The node's list of jobs, see :class:`bridges.catalog.job_view.JobDirectory`. Call :meth:`load` first."""
+    """The node's list of jobs, see :class:`bridges.catalog.views.jobs.JobDirectory`. Call :meth:`load` first."""
 
     def __init__(self, node: NodeServices) -> None:
         self._db = node.db

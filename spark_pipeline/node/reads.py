@@ -16,7 +16,7 @@ from aiohttp import web
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import collected, in_order
 from bridges.auth import Operation
-from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
+from bridges.catalog.topics.config import MAX_MESSAGE_BYTES
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 from bridges.http.memory import memory_of

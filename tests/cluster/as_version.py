@@ -5,8 +5,8 @@ from __future__ import annotations
 import runpy
 import sys
 
-from bridges.catalog import schema
-from bridges.catalog.sql import Connection
+from bridges.catalog.database import schema
+from bridges.catalog.database.sql import Connection
 
 
 def _another(connection: Connection) -> None:

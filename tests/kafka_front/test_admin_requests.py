@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bridges.catalog.names import RESERVED
+from bridges.catalog.topics.names import RESERVED
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from kafka_front.wire import messages as m

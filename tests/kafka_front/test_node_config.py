@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridges.catalog.config_types import ConfigSource, ConfigType, InvalidConfig
-from bridges.catalog.topic_config import TOPIC_DEFAULTS
+from bridges.catalog.topics.config import TOPIC_DEFAULTS
 from kafka_front import node_config
 from kafka_front.node_config import NODE_CONFIGS
 

@@ -11,7 +11,7 @@ from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import Everybody
 from bridges.auth.quotas import QuotaRules
-from bridges.catalog.topic_rules import TopicRules
+from bridges.catalog.topics.rules import TopicRules
 from bridges.cluster.alone import Alone
 from bridges.errors import LogUnavailable
 from bridges.metrics import FrontMetrics

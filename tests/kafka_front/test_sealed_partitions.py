@@ -13,8 +13,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 from kafka.errors import PolicyViolationError
 
-from bridges.catalog.lineage import KeyRange
-from bridges.catalog.topic_config import SPLIT
+from bridges.catalog.topics.config import SPLIT
+from bridges.catalog.topics.lineage import KeyRange
 from bridges.node.assembly import Node
 from tests.kafka_front.node_lab import serving
 

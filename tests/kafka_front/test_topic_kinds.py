@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka import KafkaAdminClient
 
-from bridges.catalog.topic import TopicKind, TopicNotFound
+from bridges.catalog.topics.topic import TopicKind, TopicNotFound
 from bridges.formats import FormatId
 from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node

@@ -26,8 +26,8 @@ from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.sliced import Sliced
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.auth.authenticator import AuthenticationBusy
-from bridges.catalog.names import InvalidTopicName, check_topic_name
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.sql import Connection, upsert
+from bridges.catalog.topics.names import InvalidTopicName, check_topic_name
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import BatchInfo, FinishedAtOnce
 from bridges.formats.compression import DEFAULT_LIMIT

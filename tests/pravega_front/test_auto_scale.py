@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from pravega_client import StreamManager
 
-from bridges.catalog.lineage import KeyRange, PartitionInfo
+from bridges.catalog.topics.lineage import KeyRange, PartitionInfo
 from pravega_front.controller.auto_scale import split
 from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import ScaleType, TxnStatus

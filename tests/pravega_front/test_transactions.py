@@ -20,8 +20,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
+from bridges.catalog.database.sql import Connection
 from pravega_front.names import TRANSACTION
 from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import PingStatus, ScaleStatus, TxnState, TxnStatus

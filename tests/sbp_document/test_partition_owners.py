@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridges.catalog.topics import Catalog
+from bridges.catalog.topics.catalog import Catalog
 from bridges.formats import FormatId, decode
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record

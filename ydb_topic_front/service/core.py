@@ -24,7 +24,7 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 
 if TYPE_CHECKING:
     from anabranch_kit.net.address import Address
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.remote.readable import ReadableLog
     from bridges.net.grpc_server import GrpcCall

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import uuid
 
     from anabranch_kit.memory.budget import Account, MemoryBudget
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from ydb_topic_front.service.topics.settings import TopicSettings
 
 READ_BYTES = 1200

@@ -7,7 +7,7 @@ is its name in the catalog for the protocol ``ydb``.
 
 from __future__ import annotations
 
-from bridges.catalog.names import InvalidTopicName, canonical_name
+from bridges.catalog.topics.names import InvalidTopicName, canonical_name
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 PROTOCOL = "ydb"

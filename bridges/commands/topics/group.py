@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from bridges.catalog.group_view import CONSUMERS
+from bridges.catalog.views.groups import CONSUMERS
 from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import (
     NOTHING,

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from anabranch_kit.run.turns import Parts, in_turns, let_go, sorting
 from bridges.auth import Operation
-from bridges.catalog.group_view import (
+from bridges.catalog.views.groups import (
     CONSUMERS,
     GroupMemberView,
     GroupName,
@@ -30,8 +30,8 @@ from bridges.http import rows
 from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
-    from bridges.catalog.group_view import Place
     from bridges.catalog.progress import Committed
+    from bridges.catalog.views.groups import Place
     from bridges.log.remote.readable import ReadableLog
 
 _SORTS = frozenset({"name", "members", "lag", "seconds"})

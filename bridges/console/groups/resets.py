@@ -11,8 +11,8 @@ from aiohttp import web
 
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
-from bridges.catalog.group_view import CONSUMERS, GroupName
 from bridges.catalog.progress import Committed
+from bridges.catalog.views.groups import CONSUMERS, GroupName
 from bridges.console.groups.states import NewPositions, occupied
 from bridges.console.handlers import Handlers
 from bridges.console.history.sampling import refresh_all

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from anabranch_kit.memory.budget import Kind
-from bridges.catalog.group_view import GroupDirectory, GroupName, GroupView, Place
 from bridges.catalog.progress import Committed
+from bridges.catalog.views.groups import GroupDirectory, GroupName, GroupView, Place
 from bridges.cluster.at_owner import at_owner
 from bridges.errors import NotOwner
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from anabranch_kit.run.turns import in_turns, worked_off
 from bridges.auth import Operation
-from bridges.catalog.group_view import CONSUMERS
+from bridges.catalog.views.groups import CONSUMERS
 from bridges.console.handlers import Handlers
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS

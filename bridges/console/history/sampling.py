@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from anabranch_kit.memory import heap
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import Turns, in_turns, portions
-from bridges.catalog.group_view import GroupName, Place, records_behind
+from bridges.catalog.views.groups import GroupName, Place, records_behind
 from bridges.console.history.rings import SERIES_BYTES, Ends, History, Span
 from bridges.errors import LogError
 from bridges.log.partition.partition_log import PartitionLog

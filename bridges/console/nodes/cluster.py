@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 
 from bridges.auth import Operation
-from bridges.catalog.group_view import CONSUMERS
+from bridges.catalog.views.groups import CONSUMERS
 from bridges.cluster import versions
 from bridges.cluster.slots import ANY
 from bridges.console import paging

@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from anabranch_kit.run.turns import Parts, in_turns, let_go, portions
 from bridges.auth import Operation
-from bridges.catalog.group_view import GroupName, live_groups
+from bridges.catalog.views.groups import GroupName, live_groups
 from bridges.console.handlers import Handlers
 from bridges.http.access import principal_of
 from bridges.metric_text import NAMING, rendered

@@ -18,8 +18,8 @@ from anabranch_kit.run.awaited import Settle, awaited
 from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
 from anabranch_kit.run.turns import Turns, worked_off
 from bridges.auth import Operation
-from bridges.catalog.lineage import choose_partition
-from bridges.catalog.topic import Topic
+from bridges.catalog.topics.lineage import choose_partition
+from bridges.catalog.topics.topic import Topic
 from bridges.console.handlers import Handlers
 from bridges.console.history.sampling import refresh_all
 from bridges.console.host import Host

@@ -12,8 +12,8 @@ from aiohttp import web
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.turns import sorting
 from bridges.auth import Operation
-from bridges.catalog import topic_config
-from bridges.catalog.topic import Topic, TopicKind
+from bridges.catalog.topics import config as topic_config
+from bridges.catalog.topics.topic import Topic, TopicKind
 from bridges.console import paging, transactions
 from bridges.console.handlers import Handlers
 from bridges.console.history.pictures import rounded
@@ -29,7 +29,7 @@ from bridges.log.damage.skipping import skip
 from bridges.log.partition.partition_log import PartitionLog
 
 if TYPE_CHECKING:
-    from bridges.catalog.lineage import PartitionInfo
+    from bridges.catalog.topics.lineage import PartitionInfo
     from bridges.log.compaction.cleaner import CleanerView
     from bridges.log.partition.partition_log import Appended
     from bridges.log.remote.readable import ReadableLog

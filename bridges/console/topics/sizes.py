@@ -12,8 +12,8 @@ from anabranch_kit.run.turns import Turns
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.topic import Topic
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Membership, Others
     from bridges.log.logs import Logs

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance, at_once
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog.topic import TopicNotFound
-from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
-from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
+from bridges.catalog.topics.config import MAX_MESSAGE_BYTES
+from bridges.catalog.topics.rules import UNBOUNDED, TopicRules
+from bridges.catalog.topics.topic import TopicNotFound
 from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from functools import partial
 
-from bridges.catalog.sql import Connection, Database
+from bridges.catalog.database.sql import Connection, Database
 from bridges.errors import LogError
 from bridges.log.state.stream_rows import StreamRows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from bridges.catalog.sql import Connection, Database
+from bridges.catalog.database.sql import Connection, Database
 
 V = TypeVar("V")
 
@@ -22,7 +22,7 @@ class StreamRows:
     @classmethod
     def erase(cls, connection: Connection, topic: str) -> None:
         """Delete a topic's rows, inside the transaction that deletes the topic (see
-        :class:`bridges.catalog.topics.Catalog`)."""
+        :class:`bridges.catalog.topics.catalog.Catalog`)."""
         connection.execute(
             f"DELETE FROM {cls.table} WHERE stream_id IN (SELECT stream_id FROM partitions WHERE topic = ?)", (topic,)
         )

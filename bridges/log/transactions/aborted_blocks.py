@@ -22,7 +22,7 @@ import structlog
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.shared import SharedWorks
-from bridges.catalog.sql import Connection, Database
+from bridges.catalog.database.sql import Connection, Database
 from bridges.errors import DataCorrupt, LogError, LogUnavailable
 from bridges.log.state.stream_rows import StreamRows
 from bridges.log.transactions.partition_transactions import (

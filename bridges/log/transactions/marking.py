@@ -44,7 +44,7 @@ from bridges.errors import LogDeleted, LogUnavailable, PartitionSealed
 from bridges.log.transactions.open_transaction import OpenTransaction, Place
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection, Database
+    from bridges.catalog.database.sql import Connection, Database
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
     from bridges.log.interfaces import Appended

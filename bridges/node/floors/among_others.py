@@ -6,8 +6,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.catalog.counters import identify
-from bridges.catalog.sql import Database
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.sql import Database
 from bridges.cluster import versions
 from bridges.cluster.marks import Marks
 from bridges.cluster.members import Patience
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from anabranch_kit.net.address import Address
     from anabranch_kit.run.barrier import Barrier
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
     from bridges.log.logs import Logs
     from bridges.log.remote.partitions import Elsewhere
     from bridges.log.remote.readable import ReadableElsewhere

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridges.catalog.counters import Counters
+from bridges.catalog.database.counters import Counters
 from bridges.cluster.alone import Alone, NoPeers
 from bridges.log.remote.nowhere import Nowhere
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from anabranch_kit.net.address import Address
     from anabranch_kit.run.barrier import Barrier
-    from bridges.catalog.sql import Database
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.database.sql import Database
+    from bridges.catalog.topics.catalog import Catalog
     from bridges.cluster.ownership import Membership, Others
     from bridges.log.logs import Logs
     from bridges.log.remote.partitions import Elsewhere

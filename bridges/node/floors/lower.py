@@ -23,14 +23,14 @@ from bridges.auth import Authorizer
 from bridges.auth.quotas import QuotaRules
 from bridges.auth.tokens import KeysError
 from bridges.auth.users import UsersError
-from bridges.catalog import front_tables
 from bridges.catalog.client_quotas import ClientQuotas
-from bridges.catalog.counters import identify
-from bridges.catalog.pd_identity import StreamHome
+from bridges.catalog.database import front_tables
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.pd_identity import StreamHome
+from bridges.catalog.database.sql import Connection, Database
 from bridges.catalog.progress import Progress, erase_topic
-from bridges.catalog.sql import Connection, Database
-from bridges.catalog.topic_rules import RulesCache
-from bridges.catalog.topics import Catalog, CatalogOptions
+from bridges.catalog.topics.catalog import Catalog, CatalogOptions
+from bridges.catalog.topics.rules import RulesCache
 from bridges.formats import Translator
 from bridges.log.compaction.cleaner import Cleaner, CleanerOptions
 from bridges.log.ledger.rules import RULES

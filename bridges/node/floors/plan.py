@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from bridges.auth import Authorizer
     from bridges.auth.authenticator import Authenticator
     from bridges.auth.tickets import TicketOffice
-    from bridges.catalog.group_view import GroupDirectory
-    from bridges.catalog.job_view import JobDirectory
-    from bridges.catalog.sql import Database
-    from bridges.catalog.transaction_view import TransactionDirectory
+    from bridges.catalog.database.sql import Database
+    from bridges.catalog.views.groups import GroupDirectory
+    from bridges.catalog.views.jobs import JobDirectory
+    from bridges.catalog.views.transactions import TransactionDirectory
     from bridges.life import Life
     from bridges.metrics import Metrics
     from bridges.node.front import Front

@@ -5,7 +5,7 @@ A topic that a migration or a replay imports is compared with its source until i
 operator may still check that everything, including its settings, has arrived unchanged. So retention waits for
 ``migrate.grace_ms`` longer, and the log says when it begins to act.
 
-A topic names its consumers in its configuration (:data:`bridges.catalog.topic_config.RETAINED_FOR`). They hold back
+A topic names its consumers in its configuration (:data:`bridges.catalog.topics.config.RETAINED_FOR`). They hold back
 retention by age and by size. A partition is then bounded only by their progress, by the time given with their names,
 and by the disk: below ``sbp.low_water_bytes`` of free space the node refuses appends, and beyond
 ``sbp.retention_bytes`` the oldest data
@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from anabranch_kit.run.turns import in_turns
-from bridges.catalog.group_view import CONSUMERS
-from bridges.catalog.topic_config import RETAINED_FOR, parse_retained_for
+from bridges.catalog.topics.config import RETAINED_FOR, parse_retained_for
+from bridges.catalog.views.groups import CONSUMERS
 from bridges.errors import LogError
 from bridges.log.compaction.cleaner import CompactionPolicy
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
-    from bridges.catalog.topic import Import, Topic
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.topic import Import, Topic
     from bridges.log.partition.partition_log import PartitionLog
 
 _log = structlog.get_logger(__name__)

@@ -20,9 +20,9 @@ from bridges.node.listening import CONSOLE
 from bridges.node.process.memory import FreeMemory
 
 if TYPE_CHECKING:
-    from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.topic import Topic
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.lineage import PartitionInfo
+    from bridges.catalog.topics.topic import Topic
     from bridges.log.logs import Logs
 
 _USERS_CHECK_MS = 1000

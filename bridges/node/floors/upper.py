@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from anabranch_kit.net.address import Address
-from bridges.catalog.topic import Change, ChangeKind
-from bridges.catalog.topic_config import node_config_of
+from bridges.catalog.topics.config import node_config_of
+from bridges.catalog.topics.topic import Change, ChangeKind
 from bridges.console.door import ConsoleDoor
 from bridges.console.groups.states import GroupStates
 from bridges.console.history.sampling import Recorder

@@ -22,7 +22,7 @@ from bridges.auth.authenticator import AuthOptions
 from bridges.auth.oauth import OAuthOptions
 from bridges.backends import OURS, BackendError, spoken
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.topic_config import validate
+from bridges.catalog.topics.config import validate
 from bridges.http.own_names import OwnNames
 from bridges.node.front import Front, check, installed
 from bridges.node.settings import tls as tls_settings

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget
     from anabranch_kit.run.barrier import Barrier
     from bridges.auth.tickets import TicketOffice
-    from bridges.catalog.pd_identity import StreamHome
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.database.pd_identity import StreamHome
+    from bridges.catalog.topics.catalog import Catalog
     from bridges.log.logs import Logs
     from bridges.log.streams import Streams
     from bridges.node.settings.tls import Tls

@@ -11,9 +11,9 @@ from pathlib import Path
 from anabranch_kit.errors import StoreError
 from anabranch_kit.sql.engine import Engine
 from anabranch_kit.sql.sqlite import SqliteEngine
-from bridges.catalog.counters import identify
-from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
-from bridges.catalog.sql import Connection, Database, DatabaseError
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
+from bridges.catalog.database.sql import Connection, Database, DatabaseError
 from bridges.node.settings.config import Settings
 from bridges.node.storage.data_dir import DataDirectory, write_file
 from bridges.node.workers.worker import Worker

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from anabranch_kit.errors import StoreError
-from bridges.catalog.counters import identify
-from bridges.catalog.sql import Connection, Database
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.sql import Connection, Database
 from bridges.cluster import tables
 from bridges.cluster.marks import Marks, totals
 from bridges.node.settings.config import Settings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import Turns, by_name, gathered, in_order, in_turns
 from bridges.auth import Operation
-from bridges.catalog.topic import TopicKind
+from bridges.catalog.topics.topic import TopicKind
 from bridges.errors import LogError
 from bridges.formats.producer import LedgerKind
 from bridges.log.ledger.rules import kafka_producer

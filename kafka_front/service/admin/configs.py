@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from anabranch_kit.run.turns import by_name, in_turns, portions
 from bridges.auth import Operation
-from bridges.catalog import topic_config
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
-from bridges.catalog.names import check_topic_name
-from bridges.catalog.topic_config import TOPIC_DEFAULTS, validate_node_changes
+from bridges.catalog.topics import config as topic_config
+from bridges.catalog.topics.config import TOPIC_DEFAULTS, validate_node_changes
+from bridges.catalog.topics.names import check_topic_name
 from bridges.errors import LogError
 from kafka_front import node_config
 from kafka_front.dispatch import Registry

@@ -2,7 +2,7 @@
 effect here.
 
 As with a broker, a name may be configured before anything of that name exists; a later group has the values. All values
-are in memory, and follow other nodes' changes (:mod:`bridges.catalog.following`).
+are in memory, and follow other nodes' changes (:mod:`bridges.catalog.database.following`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigValue, InvalidConfig
-from bridges.catalog.following import rows_named
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.following import rows_named
+from bridges.catalog.database.sql import Connection, upsert
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Database
+    from bridges.catalog.database.sql import Database
 
 GROUPS, CLIENT_METRICS = "front_kafka_group_configs", "front_kafka_client_metrics"
 BROKERS = "front_kafka_broker_configs"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import by_name, gathered, in_turns, portions
 from bridges.auth import Operation
-from bridges.catalog import topic_config
-from bridges.catalog.topic import Topic
+from bridges.catalog.topics import config as topic_config
+from bridges.catalog.topics.topic import Topic
 from bridges.errors import LogError, OffsetOutOfRange
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import admin_code, code_of

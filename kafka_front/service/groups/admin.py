@@ -9,7 +9,7 @@ import structlog
 
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
-from bridges.catalog.group_view import GroupView, Place
+from bridges.catalog.views.groups import GroupView, Place
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS

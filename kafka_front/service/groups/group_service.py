@@ -17,8 +17,8 @@ from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import SlicedWorks
 from anabranch_kit.run.turns import collected, in_order, portions
 from bridges.auth import Everybody
-from bridges.catalog.group_view import GroupSummary, GroupView, Place
 from bridges.catalog.progress import Committed
+from bridges.catalog.views.groups import GroupSummary, GroupView, Place
 from bridges.errors import GroupHeld, LogError
 from kafka_front.service.access import Access
 from kafka_front.service.groups import codes
@@ -33,7 +33,7 @@ from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
     from bridges.cluster.ownership import Ownership
 
 _log = structlog.get_logger("anabranch.kafka.groups")

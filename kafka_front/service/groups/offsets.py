@@ -10,8 +10,8 @@ import structlog
 
 from anabranch_kit.run.turns import in_turns, portions
 from bridges.auth import Operation
-from bridges.catalog.group_view import Place
 from bridges.catalog.progress import Committed
+from bridges.catalog.views.groups import Place
 from bridges.errors import GroupHeld, LogError, NotOwner
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups import codes

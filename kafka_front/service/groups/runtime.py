@@ -35,7 +35,7 @@ from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 

@@ -22,13 +22,13 @@ from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import Sliced, SlicedWorks
 from anabranch_kit.run.turns import portions, worked_off
 from bridges.auth import Principal
-from bridges.catalog.topic import Change, ChangeKind, TopicKind
+from bridges.catalog.topics.topic import Change, ChangeKind, TopicKind
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer.group import Partitions, View
 from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bridges.catalog.group_view import GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.views.groups import GroupMemberView, GroupSummary, GroupView
 from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE, EmbeddedFormatError, assigned_partitions
 from kafka_front.service.groups.classic.group import Group, GroupState, Member
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember
@@ -38,7 +38,7 @@ def summary_of(group_id: str, group: Group | ConsumerGroup | ShareGroup | None) 
 
 
 class LiveGroups:
-    """The groups that Kafka clients joined; see :class:`bridges.catalog.group_view.GroupDirectory`."""
+    """The groups that Kafka clients joined; see :class:`bridges.catalog.views.groups.GroupDirectory`."""
 
     def __init__(
         self, groups: Directory, space: str, name_of: Callable[[bytes], str | None], knows: Callable[[str], bool]

@@ -30,8 +30,8 @@ from kafka_front.service.transactions.transaction import Transaction, shown
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.database.sql import Connection
+    from bridges.catalog.topics.topic import Topic
     from bridges.cluster.members import Member
     from bridges.log.interfaces import AppendDone, Batch
     from bridges.log.partition.partition_log import PartitionLog

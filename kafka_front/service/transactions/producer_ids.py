@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
 
 _BLOCK = 1000
 """Ids taken from the catalog at once. The rest of a block is never used when the node ends."""

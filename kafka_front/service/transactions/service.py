@@ -15,7 +15,7 @@ from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.deadlines import Alarm
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
-from bridges.catalog.topic import ChangeKind
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.log.transactions.ends import TransactionEnds
 from kafka_front.service.transactions import tables
@@ -33,8 +33,8 @@ from kafka_front.service.transactions.transaction import DECIDED, Row, Transacti
 from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
-    from bridges.catalog.topic import Change
+    from bridges.catalog.database.sql import Connection
+    from bridges.catalog.topics.topic import Change
     from bridges.log.transactions.open_transaction import Place
     from bridges.node.front import NodeServices
     from kafka_front.settings import KafkaSettings

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.sql import Connection, upsert
 from bridges.errors import LogError
 from bridges.log.transactions.open_transaction import Place
 from kafka_front.service.transactions.transaction import DECIDED, Row, TxnState

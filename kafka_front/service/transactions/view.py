@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
+from bridges.catalog.views.transactions import NothingToAbort, TransactionNotFound, TransactionView
 from bridges.errors import LogUnavailable
 from kafka_front.service.transactions.coordinator import WRONG_STATE
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class LiveTransactions:
     """The transactions that this node coordinates; see
-    :class:`bridges.catalog.transaction_view.TransactionDirectory`."""
+    :class:`bridges.catalog.views.transactions.TransactionDirectory`."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._service = transactions

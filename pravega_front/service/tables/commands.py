@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from bridges.catalog.sql import Database
+from bridges.catalog.database.sql import Database
 from pravega_front.service.tables.life import DroppedTables, TableExists, TableMissing, TooManyTables
 from pravega_front.service.tables.store import (
     BadVersion,

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.catalog import former
+from bridges.catalog.topics import former
 from bridges.errors import LogError
 from pravega_front.names import TABLE, SegmentName, parse_segment
 from pravega_front.service.tables.life import DroppedTables, drop_table, drop_tables, insert_table
 from pravega_front.service.tables.store import MAX_KEY
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection, Database
+    from bridges.catalog.database.sql import Connection, Database
 
 MOST_PARTITIONS = 1000
 """Most partitions of one table: clients keep a connection to each."""

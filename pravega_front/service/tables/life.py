@@ -18,7 +18,7 @@ from bridges.errors import LogError
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.catalog.sql import Connection, Database
+    from bridges.catalog.database.sql import Connection, Database
 
 _SLICE_ROWS = 500
 _SLICE_BYTES = 4 * 1024 * 1024

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from bridges.catalog.sql import upsert
+from bridges.catalog.database.sql import upsert
 from bridges.errors import LogError
 from pravega_front.names import LONGEST_NAME
 from pravega_front.service.tables.life import DroppedTables, TableMissing, drop_table, insert_table
 from pravega_front.wire.fields import ANY_VERSION, NO_VERSION, TableEntry, TableKey
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection, Database
+    from bridges.catalog.database.sql import Connection, Database
 
 T = TypeVar("T")
 

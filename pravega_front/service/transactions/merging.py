@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog.sql import DatabaseError
+from bridges.catalog.database.sql import DatabaseError
 from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, TooManyTransactions
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from pravega_front.names import TRANSIENT
@@ -35,7 +35,7 @@ from pravega_front.service.state import Merging, require_none_merged
 from pravega_front.service.transactions.carrying_out import carry_out, fail_as_log_error
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Also
+    from bridges.catalog.topics.catalog import Also
     from bridges.log.partition.append_path import Hold
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.sql import Connection
 from pravega_front.wire.controller import TxnState
 
 MOST = 100_000

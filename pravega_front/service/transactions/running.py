@@ -10,7 +10,7 @@ from pravega_front.names import TRANSACTION, segment_of
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
     from pravega_front.service.segment import Segment
     from pravega_front.service.transactions.transaction import Transaction
 

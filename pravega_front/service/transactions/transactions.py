@@ -23,10 +23,10 @@ import structlog
 from anabranch_kit.run import clock
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog.following import rows_named
-from bridges.catalog.sql import Connection, DatabaseError
-from bridges.catalog.topic import FOLLOWED, Beside, ChangeKind, HeldUp, TopicKind, TopicNotFound
-from bridges.catalog.topic_rules import demands
+from bridges.catalog.database.following import rows_named
+from bridges.catalog.database.sql import Connection, DatabaseError
+from bridges.catalog.topics.rules import demands
+from bridges.catalog.topics.topic import FOLLOWED, Beside, ChangeKind, HeldUp, TopicKind, TopicNotFound
 from bridges.errors import LogError, LogUnavailable, PartitionSealed
 from pravega_front.service.segments import KEEP
 from pravega_front.service.transactions.carrying_out import carry_out, fail_as_log_error
@@ -35,8 +35,8 @@ from pravega_front.service.transactions.transaction import ENDED, Transaction, a
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Change, Topic
-    from bridges.catalog.topics import Also
+    from bridges.catalog.topics.catalog import Also
+    from bridges.catalog.topics.topic import Change, Topic
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
     from pravega_front.service.segments import Segments

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
+from bridges.catalog.views.transactions import NothingToAbort, TransactionNotFound, TransactionView
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
     from pravega_front.service.transactions.transaction import Transaction
     from pravega_front.service.transactions.transactions import Transactions
 
@@ -19,7 +19,7 @@ _PATIENCE_S = 2.0
 
 
 class LiveTransactions:
-    """Implementation of :class:`bridges.catalog.transaction_view.TransactionDirectory`. A transaction's name is
+    """Implementation of :class:`bridges.catalog.views.transactions.TransactionDirectory`. A transaction's name is
     ``SCOPE/STREAM/ID``, with the id as in its segments' names. The timeout is the lease; since pings renew it, a
     transaction may be open for longer."""
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridges.catalog.lineage import murmur2
+from bridges.catalog.topics.lineage import murmur2
 from bridges.formats.compression import compress
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
 from bridges.formats.producer import SEQUENCES

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from re import Pattern
 
-from bridges.catalog.names import InvalidTopicName, canonical_name
+from bridges.catalog.topics.names import InvalidTopicName, canonical_name
 from bridges.formats import FormatId
 from bridges.formats.pravega import Shape, encode
 from bridges.formats.records import Buffer, StoredBatch

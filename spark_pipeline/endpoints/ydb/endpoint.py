@@ -13,7 +13,7 @@ from typing import Any
 
 import ydb
 
-from bridges.catalog.names import InvalidTopicName, canonical_name, derived_names
+from bridges.catalog.topics.names import InvalidTopicName, canonical_name, derived_names
 from bridges.formats import FormatId
 from bridges.formats.records import StoredBatch
 from spark_pipeline.core.client.node_client import ACCESS_OPTIONS

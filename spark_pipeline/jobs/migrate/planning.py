@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from bridges.catalog.names import InvalidTopicName, check_topic_name
+from bridges.catalog.topics.names import InvalidTopicName, check_topic_name
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import TopicInfo

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from bridges.catalog import topic_config
 from bridges.catalog.config_types import LONG_MAX, InvalidConfig
-from bridges.catalog.names import derived_names
+from bridges.catalog.topics import config as topic_config
+from bridges.catalog.topics.names import derived_names
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.endpoints.base import TopicInfo
 from spark_pipeline.endpoints.importer import Defaults

@@ -19,9 +19,9 @@ from anabranch_kit.sql import copying
 from anabranch_kit.sql.copying import Digest
 from anabranch_kit.sql.engine import Engine
 from anabranch_kit.sql.schemas import Schemas
-from bridges.catalog import front_tables
-from bridges.catalog.counters import identify
-from bridges.catalog.sql import Connection
+from bridges.catalog.database import front_tables
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.sql import Connection
 from bridges.cluster import tables as cluster_tables
 from bridges.node.settings.config import Settings
 from bridges.node.storage import databases

@@ -19,7 +19,7 @@ from bridges.log.transactions.open_transaction import OpenPlaces, OpenTransactio
 from spark_pipeline.node.sinks.tables import AttemptRow, AttemptState, Hold
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
 
 Key = tuple[int, int]
 """Producer id and epoch of an attempt."""

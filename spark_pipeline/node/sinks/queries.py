@@ -27,7 +27,7 @@ from spark_pipeline.node.messages import MARKERS, WHOLE, Mark, Missing, Place, W
 from spark_pipeline.node.sinks.tables import is_decided
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
+    from bridges.catalog.database.sql import Connection
     from bridges.cluster.members import Member
     from bridges.node.front import NodeServices
     from spark_pipeline.node.sinks.attempts import Attempt

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.sql import Connection, upsert
 
 Hold = Callable[[Connection], None]
 """The ownership check that begins each transaction about a query: it raises NotOwner if another node owns the query."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from anabranch_kit.run.turns import collected
-from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
+from bridges.catalog.views.transactions import NothingToAbort, TransactionNotFound, TransactionView
 from bridges.cluster.at_owner import at_owner
 from bridges.errors import NotOwner
 from spark_pipeline.node.messages import ABORT, AbortAttempt, Aborted, query_slot
 from spark_pipeline.node.sinks.tables import AttemptRow, AttemptState, read_attempts
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
+    from bridges.catalog.database.sql import Connection
     from bridges.cluster.members import Member
     from bridges.node.front import NodeServices
     from spark_pipeline.node.sinks.attempts import Attempt
@@ -32,7 +32,7 @@ _NONE = ""
 
 
 class LiveAttempts:
-    """The directory of attempts, see :class:`bridges.catalog.transaction_view.TransactionDirectory`.
+    """The directory of attempts, see :class:`bridges.catalog.views.transactions.TransactionDirectory`.
 
     A timeout here is the silence after which an attempt is aborted: an active one may be open for longer. ``writes``
     returns this node's attempts, None before its first sink.

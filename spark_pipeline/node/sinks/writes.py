@@ -32,7 +32,7 @@ import structlog
 
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
-from bridges.catalog.topic import ChangeKind
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.transactions.ends import TransactionEnds
 from spark_pipeline.node.sinks.attempts import (
@@ -64,7 +64,7 @@ from spark_pipeline.node.sinks.tables import (
 
 if TYPE_CHECKING:
     from anabranch_kit.run.rounds import Rounds
-    from bridges.catalog.topic import Change
+    from bridges.catalog.topics.topic import Change
     from bridges.log.interfaces import AppendDone
     from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
     from bridges.log.remote.partitions import Partitions

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog.schema import MIGRATIONS
+from bridges.catalog.database.schema import MIGRATIONS
 from bridges.log.damage.skipping import skip
 from tests.bridges.log.log_lab import World, batch
 from tests.databases import database

@@ -16,7 +16,7 @@ from anabranch_kit.errors import StoreCorrupt, StoreError, StoreVersionError
 from anabranch_kit.sql import dialect
 from anabranch_kit.sql import postgres as engine
 from anabranch_kit.sql.postgres import PostgresEngine, Silent, patient
-from bridges.catalog.sql import Connection, Database, DatabaseError
+from bridges.catalog.database.sql import Connection, Database, DatabaseError
 from tests.postgres import Postgres
 
 NAME = ".s.PGSQL.5432"

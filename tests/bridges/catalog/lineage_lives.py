@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
-from bridges.catalog.topic import ChangeKind
-from bridges.catalog.topic_config import SPLIT
+from bridges.catalog.topics.config import SPLIT
+from bridges.catalog.topics.lineage import KEY_SPACE, KeyRange, PartitionInfo
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError, PartitionSealed
 from bridges.formats import FormatId
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog

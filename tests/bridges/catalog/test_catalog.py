@@ -15,13 +15,26 @@ from hypothesis import strategies as st
 
 from anabranch_kit.sql.engine import Job, Refuse, SqlFailed
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.lineage import KeyRange
-from bridges.catalog.names import InvalidTopicName, canonical_name, check_topic_name, collision_key, derived_names
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.progress import Committed, Progress, erase_topic
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.topic import Change, ChangeKind, InvalidPartitions, NameCollision, TopicExists, TopicNotFound
-from bridges.catalog.topic_config import SPLIT
-from bridges.catalog.topics import Catalog, CatalogOptions
+from bridges.catalog.topics.catalog import Catalog, CatalogOptions
+from bridges.catalog.topics.config import SPLIT
+from bridges.catalog.topics.lineage import KeyRange
+from bridges.catalog.topics.names import (
+    InvalidTopicName,
+    canonical_name,
+    check_topic_name,
+    collision_key,
+    derived_names,
+)
+from bridges.catalog.topics.topic import (
+    Change,
+    ChangeKind,
+    InvalidPartitions,
+    NameCollision,
+    TopicExists,
+    TopicNotFound,
+)
 from bridges.errors import LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import RangeInfo, StreamInfo

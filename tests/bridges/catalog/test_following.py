@@ -12,16 +12,16 @@ import psycopg
 import pytest
 
 from anabranch_kit.run.barrier import Barrier
-from bridges.catalog import following
-from bridges.catalog.following import Changes, Overtaken
-from bridges.catalog.group_view import CONSUMERS
-from bridges.catalog.lineage import WHOLE
+from bridges.catalog.database import following
+from bridges.catalog.database.following import Changes, Overtaken
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Connection, Database, DatabaseError
 from bridges.catalog.progress import Committed, Progress
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Connection, Database, DatabaseError
-from bridges.catalog.topic import Change, ChangeKind, TopicExists, TopicNotFound
-from bridges.catalog.topic_config import SPLIT
-from bridges.catalog.topics import Catalog, CatalogOptions
+from bridges.catalog.topics.catalog import Catalog, CatalogOptions
+from bridges.catalog.topics.config import SPLIT
+from bridges.catalog.topics.lineage import WHOLE
+from bridges.catalog.topics.topic import Change, ChangeKind, TopicExists, TopicNotFound
+from bridges.catalog.views.groups import CONSUMERS
 from bridges.errors import LogError
 from tests.bridges.catalog.test_catalog import Backend
 from tests.databases import database, on_postgres

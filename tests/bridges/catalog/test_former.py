@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.catalog.former import first_number, remember
-from bridges.catalog.schema import MIGRATIONS
+from bridges.catalog.database.schema import MIGRATIONS
+from bridges.catalog.topics.former import first_number, remember
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bridges.catalog.lineage import WHOLE
-from bridges.catalog.topic import ChangeKind, TopicNotFound
-from bridges.catalog.topic_config import SPLIT
+from bridges.catalog.topics.config import SPLIT
+from bridges.catalog.topics.lineage import WHOLE
+from bridges.catalog.topics.topic import ChangeKind, TopicNotFound
 from bridges.errors import ImportFenced, TopicImporting
 from tests.bridges.catalog.test_catalog import Home
 

@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.catalog.lineage import (
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.topics.catalog import Catalog
+from bridges.catalog.topics.config import SPLIT
+from bridges.catalog.topics.lineage import (
     KEY_SPACE,
     WHOLE,
     InvalidChange,
@@ -23,10 +26,7 @@ from bridges.catalog.lineage import (
     check_change,
     related,
 )
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.topic import ChangeKind, InvalidPartitions, SplitNotAllowed, TopicEnded, TopicNotFound
-from bridges.catalog.topic_config import SPLIT
-from bridges.catalog.topics import Catalog
+from bridges.catalog.topics.topic import ChangeKind, InvalidPartitions, SplitNotAllowed, TopicEnded, TopicNotFound
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, PartitionSealed, TransactionsOpen
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from tests.bridges.catalog.test_catalog import Home
@@ -401,7 +401,7 @@ async def test_one_that_waits_for_transactions_is_sealed_as_soon_as_they_are_ove
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it has been put off: readers of the parts wait for that end."""
-    monkeypatch.setattr("bridges.catalog.seals._RETRY_FIRST_S", 3600.0)
+    monkeypatch.setattr("bridges.catalog.topics.seals._RETRY_FIRST_S", 3600.0)
     open_in = {0, 1}
     refused = asyncio.Semaphore(0)
 

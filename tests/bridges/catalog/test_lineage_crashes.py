@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bridges.catalog.lineage import KeyRange
+from bridges.catalog.topics.lineage import KeyRange
 from tests.bridges.catalog.lineage_lives import FIRST, Plan, as_told, live
 from tests.lives import hear_life
 

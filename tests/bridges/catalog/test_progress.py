@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Database
 from bridges.catalog.progress import Committed, FrontProgress, Progress, erase_topic
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database
+from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.errors import GroupHeld, LogUnavailable
 from tests.databases import database, on_each_engine
 

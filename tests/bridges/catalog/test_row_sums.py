@@ -13,10 +13,10 @@ import pytest
 
 from anabranch_kit.errors import StoreCorrupt, StoreError
 from anabranch_kit.sql.row_sums import make_table
-from bridges.catalog import front_tables
+from bridges.catalog.database import front_tables
+from bridges.catalog.database.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
+from bridges.catalog.database.sql import Database
 from bridges.catalog.progress import Committed, Progress
-from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
-from bridges.catalog.sql import Database
 from tests.databases import database
 from tests.node_process import ANY, NodeProcess
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from anabranch_kit.run.barrier import Barrier
-from bridges.catalog import seals as seals_module
-from bridges.catalog.lineage import WHOLE, PartitionInfo
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.seals import Seals
-from bridges.catalog.topic import Topic
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.topics import seals as seals_module
+from bridges.catalog.topics.lineage import WHOLE, PartitionInfo
+from bridges.catalog.topics.seals import Seals
+from bridges.catalog.topics.topic import Topic
 from bridges.errors import LogUnavailable
 from tests.databases import database
 

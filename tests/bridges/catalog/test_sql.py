@@ -17,7 +17,7 @@ import pytest
 from anabranch_kit.errors import StoreCorrupt, StoreError, StoreVersionError
 from anabranch_kit.sql import thread
 from anabranch_kit.sql.engine import SqlFailed
-from bridges.catalog.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
+from bridges.catalog.database.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
 from bridges.errors import StorageFull
 from tests.databases import database, on_each_engine
 

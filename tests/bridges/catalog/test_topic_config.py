@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.catalog.config_types import ConfigSource, InvalidConfig, to_text
-from bridges.catalog.topic_config import (
+from bridges.catalog.topics.config import (
     RETAINED_FOR,
     SPLIT,
     TOPIC_CONFIGS,

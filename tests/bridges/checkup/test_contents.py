@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bridges.catalog import front_tables
-from bridges.catalog.sql import Connection, Database
+from bridges.catalog.database import front_tables
+from bridges.catalog.database.sql import Connection, Database
 from bridges.checkup import contents
 from bridges.node.finding import Severity
 from bridges.node.settings.config import Settings, load

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from bridges.catalog.schema import extend_cluster, make_cluster
+from bridges.catalog.database.schema import extend_cluster, make_cluster
 from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.members import Member, Patience, State

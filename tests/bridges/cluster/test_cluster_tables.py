@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from anabranch_kit.errors import StoreVersionError
-from bridges.catalog.counters import identify
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS, extend_cluster
-from bridges.catalog.sql import Database
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS, extend_cluster
+from bridges.catalog.database.sql import Database
 from bridges.cluster import tables, versions, wishes
 from bridges.cluster.members import Member, State
 from bridges.cluster.slots import ANY, NOBODY, sizes_of

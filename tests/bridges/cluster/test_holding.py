@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from anabranch_kit.sql.postgres import PostgresEngine
-from bridges.catalog.counters import identify
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Connection, Database
 from bridges.catalog.progress import Committed, FrontProgress, Holding, Progress
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Connection, Database
 from bridges.cluster import tables, wishes
 from bridges.errors import NotOwner
 from tests.postgres import Postgres

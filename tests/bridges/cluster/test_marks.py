@@ -15,8 +15,8 @@ import pytest
 
 from anabranch_kit.errors import StoreError
 from anabranch_kit.run.barrier import Barrier
-from bridges.catalog.counters import identify
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.sql import Connection
 from bridges.cluster.marks import Mark, Marks, Totals
 from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster

@@ -10,9 +10,9 @@ import pytest
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.sql.postgres import PostgresEngine
-from bridges.catalog.counters import identify
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database
+from bridges.catalog.database.counters import identify
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Database
 from bridges.cluster import tables
 from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster

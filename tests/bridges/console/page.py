@@ -14,7 +14,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from bridges.catalog.progress import Committed
-from bridges.catalog.topic import Topic
+from bridges.catalog.topics.topic import Topic
 from bridges.console.history.rings import FINE_S
 from bridges.console.history.sampling import GROUPS, RECORDS, SECONDS, TOPICS
 from bridges.node.assembly import Node

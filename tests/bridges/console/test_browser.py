@@ -12,9 +12,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from bridges.auth import Resource, ResourceKind
-from bridges.catalog.group_view import GroupMemberView
-from bridges.catalog.lineage import KeyRange
 from bridges.catalog.progress import Committed
+from bridges.catalog.topics.lineage import KeyRange
+from bridges.catalog.views.groups import GroupMemberView
 from bridges.node.assembly import Node
 from tests.bridges.console.accessible import faults
 from tests.bridges.console.chromium import complaints

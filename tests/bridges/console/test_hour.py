@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from bridges.catalog.group_view import GroupMemberView
 from bridges.catalog.progress import Committed
+from bridges.catalog.views.groups import GroupMemberView
 from bridges.console.history.sampling import slope
 from bridges.node.assembly import Node
 from tests.bridges.console.chromium import browser, complaints

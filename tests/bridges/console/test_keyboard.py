@@ -12,8 +12,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from bridges.catalog.group_view import GroupMemberView
 from bridges.catalog.progress import Committed
+from bridges.catalog.views.groups import GroupMemberView
 from bridges.node.assembly import Node
 from tests.bridges.console.page import Page
 from tests.bridges.node.test_node import append

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 
 from anabranch_kit.run.turns import sorting
-from bridges.catalog.group_view import GroupSummary, GroupView
 from bridges.catalog.progress import Committed
-from bridges.catalog.transaction_view import TransactionView
+from bridges.catalog.views.groups import GroupSummary, GroupView
+from bridges.catalog.views.transactions import TransactionView
 from bridges.node.assembly import Node
 from bridges.node.settings.config import load
 

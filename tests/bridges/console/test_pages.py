@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridges.catalog.group_view import GroupMemberView
 from bridges.catalog.progress import Committed
+from bridges.catalog.views.groups import GroupMemberView
 from bridges.console import paging
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
@@ -121,7 +121,7 @@ async def test_rates_and_pictures_of_what_has_gone_through(lab: Lab) -> None:
 
 
 async def test_partitions_tell_their_keys_and_relations(lab: Lab) -> None:
-    from bridges.catalog.lineage import KeyRange
+    from bridges.catalog.topics.lineage import KeyRange
 
     await lab.node.catalog.create_topic("tree", 1, {"anabranch.partitions.split": "true"})
     await append(lab.node, "tree", 0, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch_kit.run.awaited import awaited
-from bridges.catalog.topic import TopicExists
+from bridges.catalog.topics.topic import TopicExists
 from bridges.formats import FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction

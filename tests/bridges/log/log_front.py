@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.awaited import awaited
-from bridges.catalog.lineage import KeyRange
+from bridges.catalog.topics.lineage import KeyRange
 from bridges.errors import LogError
 from bridges.formats import FormatId, pravega
 from bridges.formats.kafka import TRANSACTIONAL, encode

@@ -9,9 +9,9 @@ from typing import Any
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import SlicedWorks
-from bridges.catalog.sql import Database
-from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
-from bridges.catalog.topics import Catalog
+from bridges.catalog.database.sql import Database
+from bridges.catalog.topics.catalog import Catalog
+from bridges.catalog.topics.rules import UNBOUNDED, TopicRules
 from bridges.cluster.alone import Alone
 from bridges.cluster.ownership import Ownership
 from bridges.errors import LogError

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridges.catalog.sql import Database, DatabaseError
+from bridges.catalog.database.sql import Database, DatabaseError
 from bridges.errors import AbortedNotAtHand, DataCorrupt, LogUnavailable, TooManyTransactions
 from bridges.formats.producer import InTransaction
 from bridges.log.partition.partition_log import PartitionLog

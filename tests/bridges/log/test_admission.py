@@ -13,8 +13,8 @@ import pytest
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks
-from bridges.catalog.topic import TopicNotFound
-from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
+from bridges.catalog.topics.rules import UNBOUNDED, TopicRules
+from bridges.catalog.topics.topic import TopicNotFound
 from bridges.errors import (
     BatchTooLarge,
     DecompressedTooLarge,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
 from bridges.errors import DataCorrupt, LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode

@@ -11,7 +11,7 @@ import pytest
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
-from bridges.catalog.topic_rules import UNBOUNDED
+from bridges.catalog.topics.rules import UNBOUNDED
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import LISTENER, Peers
 from bridges.errors import BatchInvalid, EventNumberConflict, LogError, LogUnavailable, NotOwner, PartitionSealed

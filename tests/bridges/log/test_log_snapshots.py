@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database, DatabaseError
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Database, DatabaseError
 from bridges.errors import LogUnavailable, OutOfOrderSequence, StorageFull
 from bridges.formats.producer import ProducerStamp
 from bridges.log.ledger.expiry import expire_producers

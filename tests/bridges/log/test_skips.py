@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
 from bridges.commands.cli import main
 from bridges.errors import DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable, StorageFull
 from bridges.formats import FormatId, decode

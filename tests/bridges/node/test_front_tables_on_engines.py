@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from anabranch_kit.errors import StoreError
-from bridges.catalog import front_tables
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Connection
+from bridges.catalog.database import front_tables
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Connection
 from kafka_front.front import KafkaFront
 from pravega_front.front import PravegaFront
 from spark_pipeline.node.front import PipelineFront

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch_kit.errors import StoreError, StoreVersionError
 from bridges.auth import ANONYMOUS, NODE, Everybody, Operation
-from bridges.catalog.front_tables import migrate
+from bridges.catalog.database.front_tables import migrate
 from bridges.formats import FORMATS, FormatTaken, format_of, register
 from bridges.formats.raw import RawFormat
 from bridges.log.ledger.rules import SeqNoRule

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
+from bridges.catalog.topics.config import MAX_MESSAGE_BYTES
 from bridges.commands.cli import main
 from bridges.node.listening import CONSOLE, CONSOLE_PORT
 from bridges.node.storage.backend import LISTENERS

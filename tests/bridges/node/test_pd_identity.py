@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from anabranch_kit.errors import StoreError
-from bridges.catalog.pd_identity import StreamHome
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database
+from bridges.catalog.database.pd_identity import StreamHome
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Database
 from bridges.node.assembly import Node
 from bridges.node.settings.config import Settings, load
 from sbp_back.errors import ConnectionLost

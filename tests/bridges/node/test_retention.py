@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.topic import Import, Topic
-from bridges.catalog.topic_config import RETAINED_FOR, TOPIC_CONFIGS, parse_retained_for, retained_for_text
+from bridges.catalog.topics.config import RETAINED_FOR, TOPIC_CONFIGS, parse_retained_for, retained_for_text
+from bridges.catalog.topics.topic import Import, Topic
 from bridges.node.floors.retention import HandedOver, NeededByConsumers
 
 

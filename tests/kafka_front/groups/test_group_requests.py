@@ -16,10 +16,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from bridges.catalog.lineage import PartitionInfo
+from bridges.catalog.database.schema import MIGRATIONS
 from bridges.catalog.progress import Progress
-from bridges.catalog.schema import MIGRATIONS
-from bridges.catalog.topic import Change, Topic
+from bridges.catalog.topics.lineage import PartitionInfo
+from bridges.catalog.topics.topic import Change, Topic
 from bridges.cluster.alone import Alone
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server

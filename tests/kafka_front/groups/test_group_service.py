@@ -13,12 +13,12 @@ from unittest.mock import AsyncMock
 import pytest
 
 from anabranch_kit.run.barrier import Barrier
-from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
-from bridges.catalog.lineage import PartitionInfo
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Database
 from bridges.catalog.progress import Committed, Progress
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database
-from bridges.catalog.topic import Change, Topic
+from bridges.catalog.topics.lineage import PartitionInfo
+from bridges.catalog.topics.topic import Change, Topic
+from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.cluster.alone import Alone
 from bridges.errors import DataCorrupt, LogUnavailable
 from kafka_front.service.groups import GroupService, GroupSettings, codes

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from anabranch_kit.run.barrier import Barrier
+from bridges.catalog.database.schema import MIGRATIONS
+from bridges.catalog.database.sql import DatabaseError
 from bridges.catalog.progress import Committed, Progress
-from bridges.catalog.schema import MIGRATIONS
-from bridges.catalog.sql import DatabaseError
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import PeerUnreachable
 from bridges.errors import LogError, LogUnavailable, NotOwner, ProducerFenced

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from anabranch_kit.run.awaited import awaited
-from bridges.catalog.lineage import KeyRange
-from bridges.catalog.transaction_view import NothingToAbort
+from bridges.catalog.topics.lineage import KeyRange
+from bridges.catalog.views.transactions import NothingToAbort
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.records import Record
 from bridges.node.assembly import Node
@@ -250,7 +250,7 @@ async def test_a_topic_that_is_deleted_meanwhile_holds_up_no_end(node: Node, cli
 
 
 async def test_a_partition_is_split_under_an_open_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridges.catalog.seals._RETRY_FIRST_S", 3600.0)  # it is not a matter of trying again
+    monkeypatch.setattr("bridges.catalog.topics.seals._RETRY_FIRST_S", 3600.0)  # it is not a matter of trying again
     async with serving(tmp_path) as node:
         await node.catalog.create_topic("t", 1, {"anabranch.partitions.split": "true"})
         address = node.addresses["kafka"]

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from bridges.catalog.lineage import choose_partition, murmur2
+from bridges.catalog.topics.lineage import choose_partition, murmur2
 from bridges.formats.kafka import TRANSACTIONAL, check_batch, iterate
 from bridges.formats.kafka import encode as encode_ours
 from bridges.formats.records import Record

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from bridges.catalog.lineage import WHOLE, choose_partition
+from bridges.catalog.topics.lineage import WHOLE, choose_partition
 from bridges.formats.kafka import check_batch, iterate
 from spark_pipeline.core.client.node_answers import NodeTopics, PartitionFacts, TopicFacts
 from spark_pipeline.core.client.node_client import NodeError

@@ -12,8 +12,8 @@ import pytest
 from bridges.auth import Operation, Principal, Resource
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
-from bridges.catalog.lineage import WHOLE, KeyRange
-from bridges.catalog.topic import ChangeKind
+from bridges.catalog.topics.lineage import WHOLE, KeyRange
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import PeerUnreachable
 from spark_pipeline.core.client.node_answers import AbortedTransaction
 from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable

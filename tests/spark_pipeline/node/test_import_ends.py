@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridges.catalog.topic import TopicNotFound
+from bridges.catalog.topics.topic import TopicNotFound
 from bridges.errors import ImportFenced, NotOwner, PeerUnreachable
 from spark_pipeline.node.import_ends import settle, settle_here
 from spark_pipeline.node.messages import Ends, SettleEnds

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridges.catalog.job_view import JobView
+from bridges.catalog.views.jobs import JobView
 from spark_pipeline.core.client import job_client
 from spark_pipeline.core.client.job_client import JobProgress, JobReporter, Rate
 from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bridges.catalog.job_view import RUNNING, JobView
+from bridges.catalog.views.jobs import RUNNING, JobView
 from spark_pipeline.node.front import PipelineFront
 from tests.spark_pipeline.node.pipeline_lab import node_of
 

@@ -17,7 +17,7 @@ import pytest
 from bridges.auth import Operation, Principal, Resource
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
-from bridges.catalog.transaction_view import TransactionNotFound
+from bridges.catalog.views.transactions import TransactionNotFound
 from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.client.sink_client import SinkBatch, SinkDriver, SinkTask, TakesRecords, Written
 from spark_pipeline.core.encoding.kafka import EncodedBatch

@@ -76,7 +76,7 @@ def test_a_batch_goes_to_partitions_by_key_and_says_everything(spark: SparkSessi
     rows.write.format(FORMAT).mode("append").option("endpoint", topics.url).option("topic", topic).save()
     found = topics.rows(topic)
     assert sorted(int(row["value"]) for row in found) == list(range(1000))
-    from bridges.catalog.lineage import choose_partition
+    from bridges.catalog.topics.lineage import choose_partition
 
     for row in found:
         assert row["partition"] == choose_partition(row["key"], 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridges.catalog.lineage import KEY_SPACE, WHOLE, KeyRange, PartitionInfo
+from bridges.catalog.topics.lineage import KEY_SPACE, WHOLE, KeyRange, PartitionInfo
 from ydb_topic_front.service.topics.auto_partitioning import Loads, cold_neighbours
 from ydb_topic_front.service.topics.calls import evenly
 from ydb_topic_front.service.topics.settings import Thresholds

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from anabranch_kit.run.awaited import awaited
-from bridges.catalog.topic import Import, Topic
+from bridges.catalog.topics.topic import Import, Topic
 from bridges.log.interfaces import Appended
 from bridges.node.assembly import Node
 from tests.conftest import NodeFactory

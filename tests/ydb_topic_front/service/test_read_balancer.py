@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch_kit.run.barrier import Barrier
-from bridges.catalog.lineage import PartitionInfo
+from bridges.catalog.topics.lineage import PartitionInfo
 from bridges.cluster.alone import Alone, NoPeers
 from ydb_topic_front.service.read import balancer as read_balancer
 from ydb_topic_front.service.read.balancer import STEP, Share

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from bridges.catalog.lineage import KeyRange
-from bridges.catalog.topic_config import SPLIT
+from bridges.catalog.topics.config import SPLIT
+from bridges.catalog.topics.lineage import KeyRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction

@@ -11,7 +11,7 @@ import pytest
 from anabranch_kit.memory.budget import Kind
 from bridges.auth import Principal
 from bridges.catalog.progress import Committed
-from bridges.catalog.topic import Change, ChangeKind
+from bridges.catalog.topics.topic import Change, ChangeKind
 from bridges.log.partition.partition_log import PartitionLog
 from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal
 from bridges.node.assembly import Node

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from bridges.catalog.lineage import PartitionInfo
+from bridges.catalog.topics.lineage import PartitionInfo
 
 
 class Member(Protocol):

@@ -21,7 +21,7 @@ from ydb_topic_front.wire.messages import StreamReadFromServer
 from ydb_topic_front.wire.statuses import Status, bad_request
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.log.remote.readable import ReadableLog
     from bridges.net.grpc_server import GrpcStream
     from ydb_topic_front.service.core import YdbService

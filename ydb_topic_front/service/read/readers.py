@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from anabranch_kit.run import clock
-from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.catalog.progress import Committed
-from bridges.catalog.topic import Change, ChangeKind, Topic
+from bridges.catalog.topics.topic import Change, ChangeKind, Topic
+from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from ydb_topic_front.service.read.balancer import Member, Share
 from ydb_topic_front.service.read.coordination import Coordination
 
 if TYPE_CHECKING:
-    from bridges.catalog.lineage import PartitionInfo
+    from bridges.catalog.topics.lineage import PartitionInfo
     from ydb_topic_front.service.core import Client, YdbService
     from ydb_topic_front.service.read.coordination import Coordination
     from ydb_topic_front.session.partition_reading import PartitionReading
@@ -353,7 +353,7 @@ class Readers:
         for share in list(self._due):
             self._balance_soon(share)
 
-    # --- consumers as groups (see bridges.catalog.group_view) -------------------------------------------------------
+    # --- consumers as groups (see bridges.catalog.views.groups) -------------------------------------------------------
 
     @property
     def space(self) -> str:

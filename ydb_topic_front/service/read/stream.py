@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, Resource, ResourceKind
-from bridges.catalog.topic import ChangeKind
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from bridges.net.quotas import Throttle
@@ -36,7 +36,7 @@ from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromSe
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request, unknown_topic
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.net.grpc_server import GrpcStream
     from ydb_topic_front.service.core import Client, YdbService
     from ydb_topic_front.service.read.readers import Readers

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from anabranch_kit.run.turns import in_turns
-from bridges.catalog.lineage import KeyRange, PartitionInfo
+from bridges.catalog.topics.lineage import KeyRange, PartitionInfo
 from bridges.errors import LogError
 from bridges.log.state.growth import Growth
 from ydb_topic_front.service.topics.calls import halved
@@ -22,7 +22,7 @@ from ydb_topic_front.service.topics.settings import Thresholds, TopicSettings, t
 
 if TYPE_CHECKING:
     from anabranch_kit.run.rounds import Rounds
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.log.partition.partition_log import PartitionLog
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService

@@ -8,15 +8,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from bridges.auth import Operation, Resource, ResourceKind
-from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
-from bridges.catalog.topic import InvalidPartitions
+from bridges.catalog.topics.lineage import KEY_SPACE, KeyRange, PartitionInfo
+from bridges.catalog.topics.topic import InvalidPartitions
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.read.coordination import Forget
 from ydb_topic_front.service.topics import settings as topic_settings
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.net.grpc_server import GrpcCall
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch_kit.run import clock
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, Resource, ResourceKind
-from bridges.catalog.lineage import WHOLE, PartitionInfo
+from bridges.catalog.topics.lineage import WHOLE, PartitionInfo
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.read.calls import by_consumer
 from ydb_topic_front.service.read.start import written_at
@@ -23,7 +23,7 @@ from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.log.remote.readable import ReadableLog
     from bridges.net.grpc_server import GrpcCall
     from ydb_topic_front.dispatch import Registry

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from anabranch_kit.run import clock
 from anabranch_kit.run.turns import portions
-from bridges.catalog.following import rows_named
+from bridges.catalog.database.following import rows_named
 from ydb_topic_front.service.paths import PROTOCOL, parents
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection, Database
-    from bridges.catalog.topic import Topic
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.database.sql import Connection, Database
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.topic import Topic
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from ydb_topic_front.service.topics.describe import fill_entry
 from ydb_topic_front.wire.messages import messages
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.net.grpc_server import GrpcCall
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService

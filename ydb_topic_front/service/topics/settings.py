@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from bridges.catalog.topic_config import RETAINED_FOR, SPLIT, retained_for_text
+from bridges.catalog.topics.config import RETAINED_FOR, SPLIT, retained_for_text
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog.following import rows_named
-from bridges.catalog.sql import upsert
-from bridges.catalog.topic import FOLLOWED, Change, ChangeKind, NameCollision, TopicNotFound
+from bridges.catalog.database.following import rows_named
+from bridges.catalog.database.sql import upsert
+from bridges.catalog.topics.topic import FOLLOWED, Change, ChangeKind, NameCollision, TopicNotFound
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.paths import PROTOCOL
 from ydb_topic_front.service.topics.settings import MAX_BYTES_OF_ALL, NONE, TopicSettings, retention_configuration
@@ -22,10 +22,10 @@ from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.catalog.lineage import KeyRange
-    from bridges.catalog.sql import Connection, Database
-    from bridges.catalog.topic import Topic
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.database.sql import Connection, Database
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.lineage import KeyRange
+    from bridges.catalog.topics.topic import Topic
     from ydb_topic_front.service.topics.directories import Directories
 
 
@@ -117,8 +117,8 @@ class TopicStore:
         """Create a topic with the path ``path``; a topic that has this name and path is returned unchanged.
 
         ``keys`` are the partitions' key ranges, or empty. Durable when this returns. Raises the errors of
-        :meth:`bridges.catalog.topics.Catalog.create_topic`: NameCollision if another path has this name, TopicExists
-        while another client creates or deletes it; and YdbError when there is no room for more settings.
+        :meth:`bridges.catalog.topics.catalog.Catalog.create_topic`: NameCollision if another path has this name,
+        TopicExists while another client creates or deletes it; and YdbError when there is no room for more settings.
         """
         found = self._catalog.topics.get(name)
         if found is not None:

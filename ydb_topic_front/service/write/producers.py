@@ -11,17 +11,17 @@ from hashlib import md5
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run import clock
-from bridges.catalog.lineage import KEY_SPACE, Takers
-from bridges.catalog.sql import upsert
+from bridges.catalog.database.sql import upsert
+from bridges.catalog.topics.lineage import KEY_SPACE, Takers
 from bridges.errors import PartitionSealed
 from bridges.formats.producer import SeqNoStamp
 from ydb_topic_front.failures import translate_error
 from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
-    from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.sql import Connection, Database
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.database.sql import Connection, Database
+    from bridges.catalog.topics.lineage import PartitionInfo
+    from bridges.catalog.topics.topic import Topic
 
 _REFRESHED_MS = 3_600_000
 """Age after which a row in use is written again, so that it does not expire."""

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.bucket import UNLIMITED, Bucket, Speed
-from bridges.catalog.topic import ChangeKind
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.net.quotas import turn
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
     from bridges.auth import Principal
-    from bridges.catalog.topic import Change, Topic
+    from bridges.catalog.topics.topic import Change, Topic
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.topics.settings import TopicSettings
     from ydb_topic_front.service.write.writers import Writer

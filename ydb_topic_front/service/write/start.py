@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anabranch_kit.run.awaited import awaited
-from bridges.catalog.topic import NOT_IMPORTING
+from bridges.catalog.topics.topic import NOT_IMPORTING
 from bridges.cluster.at_owner import at_owner
 from bridges.errors import LogUnavailable, PartitionSealed
 from bridges.formats.producer import LedgerKind, SeqNoStamp
@@ -18,7 +18,7 @@ from ydb_topic_front.failures import translate_error
 from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import PartitionLog
     from ydb_topic_front.service.core import YdbService

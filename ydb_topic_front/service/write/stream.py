@@ -36,7 +36,7 @@ from ydb_topic_front.wire.messages import StreamWriteFromServer
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.metrics import TopicTraffic
     from bridges.net.grpc_server import GrpcStream

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from bridges.catalog.topic import Change, ChangeKind
+from bridges.catalog.topics.topic import Change, ChangeKind
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 
 if TYPE_CHECKING:
     import uuid
 
-    from bridges.catalog.topic import Topic
-    from bridges.catalog.topics import Catalog
+    from bridges.catalog.topics.catalog import Catalog
+    from bridges.catalog.topics.topic import Topic
 
 Key = tuple["uuid.UUID", int, bytes]
 """Topic, partition, producer."""

@@ -12,7 +12,7 @@ from ydb_topic_front.service.write.speed import WriteSpeeds
 from ydb_topic_front.service.write.writers import Writers
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from ydb_topic_front.service.core import YdbService
 
 _EXPIRY_MS = 600_000

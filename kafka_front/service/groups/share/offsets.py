@@ -23,7 +23,7 @@ from kafka_front.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics.topic import Topic
     from kafka_front.context import Context
     from kafka_front.dispatch import Registry
     from kafka_front.service.core import KafkaService

@@ -11,7 +11,7 @@ import structlog
 
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
-from bridges.catalog.topic import ChangeKind
+from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError
 from kafka_front.group_config import looks_back_ms
 from kafka_front.service.groups import codes
@@ -25,7 +25,7 @@ from kafka_front.service.log_errors import code_of
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from bridges.catalog.topic import Change
+    from bridges.catalog.topics.topic import Change
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.node.front import NodeServices
     from kafka_front.service.admin.own_configs import OwnConfigs

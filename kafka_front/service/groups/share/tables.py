@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.sql import Connection, upsert
 from kafka_front.service.groups.share.partition import StoredSpan
 
 _encode = msgspec.msgpack.encode

@@ -15,8 +15,8 @@ import pytest
 from yarl import URL
 
 from anabranch_kit.net.address import Address
-from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
 from bridges.catalog.progress import Committed
+from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
 from bridges.console.groups import requests as console_groups
 from bridges.console.history import sampling
 from bridges.metric_text import render

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as oracle
 
-from bridges.catalog.lineage import choose_partition, murmur2
+from bridges.catalog.topics.lineage import choose_partition, murmur2
 from bridges.console.records import lines as json_records
 from bridges.console.records.lines import _FURTHEST_MS, BadLine, line_parts, parse_line, to_line
 from bridges.formats.records import Record

@@ -21,9 +21,9 @@ from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
 from bridges.auth.authenticator import Authenticator
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
-from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.catalog.progress import Committed
-from bridges.catalog.transaction_view import TransactionView
+from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.views.transactions import TransactionView
 from bridges.commands.cli import main
 from bridges.node.assembly import Node
 from bridges.node.settings.config import load

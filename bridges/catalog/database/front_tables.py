@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from anabranch_kit.errors import StoreError, StoreVersionError
 from anabranch_kit.sql import tables
-from bridges.catalog.sql import Connection, Migration, upsert
+from bridges.catalog.database.sql import Connection, Migration, upsert
 
 _CLAIM = "INSERT INTO front_numbers VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 

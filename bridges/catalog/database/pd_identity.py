@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 
 from anabranch_kit.errors import StoreError
-from bridges.catalog.sql import Connection, Database
+from bridges.catalog.database.sql import Connection, Database
 from bridges.errors import LogError
 from sbp_back.wire.identity import Call, ask_who
 

@@ -19,8 +19,8 @@ import structlog
 from msgspec.structs import replace
 
 from anabranch_kit.run.barrier import Barrier
-from bridges.catalog.lineage import PartitionInfo
-from bridges.catalog.sql import Connection, Database, upsert
+from bridges.catalog.database.sql import Connection, Database, upsert
+from bridges.catalog.topics.lineage import PartitionInfo
 from bridges.errors import LogError, LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import RangeInfo, StreamInfo

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from anabranch_kit.run.rounds import Rounds
-from bridges.catalog.topic import FOLLOWED
+from bridges.catalog.topics.topic import FOLLOWED
 from bridges.errors import LogError, NotOwner, TransactionsOpen
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.sql import Connection, Database
-    from bridges.catalog.topic import Topic
+    from bridges.catalog.database.sql import Connection, Database
+    from bridges.catalog.topics.lineage import PartitionInfo
+    from bridges.catalog.topics.topic import Topic
 
 _log = structlog.get_logger("anabranch.catalog")
 

@@ -6,10 +6,10 @@ import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bridges.catalog import former
-from bridges.catalog.lineage import KeyRange, PartitionInfo, related
-from bridges.catalog.sql import Connection, upsert
-from bridges.catalog.topic import Beside, Import, Topic, TopicKind
+from bridges.catalog.database.sql import Connection, upsert
+from bridges.catalog.topics import former
+from bridges.catalog.topics.lineage import KeyRange, PartitionInfo, related
+from bridges.catalog.topics.topic import Beside, Import, Topic, TopicKind
 
 _AT_ONCE = 200
 """Topics in one query."""

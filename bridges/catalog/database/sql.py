@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from anabranch_kit.sql.connection import Connection, Cursor, Migration, upsert
 from anabranch_kit.sql.engine import Engine, Job
 from anabranch_kit.sql.thread import SqlThread
-from bridges.catalog.following import Changes
+from bridges.catalog.database.following import Changes
 from bridges.errors import LogError, StorageFull
 
 __all__ = [

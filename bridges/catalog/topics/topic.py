@@ -9,12 +9,12 @@ from enum import Enum
 
 from msgspec import Struct
 
-from bridges.catalog.lineage import PartitionInfo, Takers
+from bridges.catalog.topics.lineage import PartitionInfo, Takers
 from bridges.errors import LogError, LogUnavailable
 
 FOLLOWED = "topic"
 """The kind of followed changes for topics and the fronts' data of each, by topic name
-(:mod:`bridges.catalog.following`)."""
+(:mod:`bridges.catalog.database.following`)."""
 
 
 NOT_IMPORTING = -1
@@ -75,7 +75,7 @@ class Topic:
     ``partitions`` are in the order of their numbers, without gaps, sealed ones included. ``epoch`` counts the changes
     of the set of partitions. ``imported`` is set if a migration made the topic, also after it was handed over.
     ``first_number`` is the number of partition 0 in protocols that never reuse a number under a name
-    (:mod:`bridges.catalog.former`). ``beside`` is set if the partitions have the owners of another topic's.
+    (:mod:`bridges.catalog.topics.former`). ``beside`` is set if the partitions have the owners of another topic's.
     """
 
     name: str

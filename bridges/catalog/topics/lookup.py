@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from bridges.catalog import topic_config
 from bridges.catalog.config_types import ConfigSource, ConfigValue, InvalidConfig
-from bridges.catalog.lineage import PartitionInfo
-from bridges.catalog.names import collision_key
-from bridges.catalog.topic import (
+from bridges.catalog.topics import config as topic_config
+from bridges.catalog.topics.lineage import PartitionInfo
+from bridges.catalog.topics.names import collision_key
+from bridges.catalog.topics.topic import (
     NOT_IMPORTING,
     NameCollision,
     Topic,
@@ -167,7 +167,7 @@ class TopicLookup:
 
     def effective(self, topic: str, key: str) -> Any:
         """Return a topic's effective configuration value, typed (see
-        :func:`bridges.catalog.topic_config.effective`)."""
+        :func:`bridges.catalog.topics.config.effective`)."""
         return topic_config.effective(
             key, self._require(self._index.all, topic).config, self._node_config, self._static
         )
@@ -206,7 +206,7 @@ class TopicLookup:
 
     @property
     def node_config(self) -> Mapping[str, str]:
-        """Return the node-level configuration set while running (a live view); bridges/catalog/topic_config.py has
+        """Return the node-level configuration set while running (a live view); bridges/catalog/topics/config.py has
         the keys."""
         return MappingProxyType(self._node_config)
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from bridges.catalog.topic import Change, TopicKind
-from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
-from bridges.catalog.topics import Catalog
+from bridges.catalog.topics.catalog import Catalog
+from bridges.catalog.topics.config import MAX_MESSAGE_BYTES
+from bridges.catalog.topics.topic import Change, TopicKind
 
 _FOREVER = 2**63 - 1
 

@@ -2,11 +2,11 @@
 
 Everything is kept in memory, which changes only after the change is durable in the node's database. Creating a topic
 makes the SBP streams first; deleting one commits first and deletes the streams afterwards
-(bridges/catalog/topic_streams.py).
+(bridges/catalog/topics/streams.py).
 
 Partitions are split and merged in one step (:meth:`Catalog.change_partitions`). The new streams are made as for any
 creation, one commit makes the new partitions and seals the old ones, and then the old partitions' logs are sealed, with
-retries until it succeeds (bridges/catalog/seals.py). The commit is final, whatever happens afterwards.
+retries until it succeeds (bridges/catalog/topics/seals.py). The commit is final, whatever happens afterwards.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from msgspec.structs import replace
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
-from bridges.catalog import topic_config, topic_rows
-from bridges.catalog.counters import Counters, identify
-from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
-from bridges.catalog.names import RESERVED, InvalidTopicName, Names, check_topic_name, derived_names
-from bridges.catalog.seals import Sealer, Seals
-from bridges.catalog.sql import Connection, Database
-from bridges.catalog.topic import (
+from bridges.catalog.database.counters import Counters, identify
+from bridges.catalog.database.sql import Connection, Database
+from bridges.catalog.topics import config as topic_config
+from bridges.catalog.topics import rows as topic_rows
+from bridges.catalog.topics.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
+from bridges.catalog.topics.lookup import TopicLookup
+from bridges.catalog.topics.names import RESERVED, InvalidTopicName, Names, check_topic_name, derived_names
+from bridges.catalog.topics.seals import Sealer, Seals
+from bridges.catalog.topics.streams import StreamClient, TopicStreams
+from bridges.catalog.topics.topic import (
     FOLLOWED,
     Beside,
     Change,
@@ -44,8 +47,6 @@ from bridges.catalog.topic import (
     TopicKind,
     TopicNotFound,
 )
-from bridges.catalog.topic_lookup import TopicLookup
-from bridges.catalog.topic_streams import StreamClient, TopicStreams
 from bridges.errors import ImportFenced, TopicImporting, TopicInternal
 
 T = TypeVar("T")
@@ -438,7 +439,7 @@ class Catalog(TopicLookup):
         ChangeKind.SEALED). An error means that nothing has changed. The change waits for ``before_sealing`` first;
         after that, cancelling the caller does not stop it.
 
-        Raises TopicNotFound, SplitNotAllowed, InvalidChange (see :func:`bridges.catalog.lineage.check_change`),
+        Raises TopicNotFound, SplitNotAllowed, InvalidChange (see :func:`bridges.catalog.topics.lineage.check_change`),
         InvalidPartitions (too many), LogUnavailable (backend) or an error of the database.
         """
         self.check_partition_change(name, seal, make)
@@ -633,7 +634,7 @@ class Catalog(TopicLookup):
         ``also`` runs inside the same transaction, for the data that a front keeps about the topic; its error is raised
         here, and nothing has changed then. ``then`` is called when that is durable, before the listeners. With ``also``
         Overtaken is raised, too: the caller has to decide again what ``also`` stores
-        (:meth:`bridges.catalog.following.Changes.settled`).
+        (:meth:`bridges.catalog.database.following.Changes.settled`).
         """
         self.check_config(name, changes)
         if also is not None:

@@ -18,10 +18,10 @@ then catches up, checks again and repeats (:meth:`Changes.settled`). A node's ow
 them already.
 
 Memory applies all changes in the order of the database. A node's own changes are applied in ``then`` of the closure
-that makes them (:meth:`bridges.catalog.sql.Database.run`), those of other nodes in ``then`` of the closure that reads
-them. A *mirror* reads the rows of what has changed, in one transaction with all other mirrors, and applies them on the
-loop. It reads the present state and not the change: applying it twice is harmless, and a node that was away for too
-long reads everything again.
+that makes them (:meth:`bridges.catalog.database.sql.Database.run`), those of other nodes in ``then`` of the closure
+that reads them. A *mirror* reads the rows of what has changed, in one transaction with all other mirrors, and applies
+them on the loop. It reads the present state and not the change: applying it twice is harmless, and a node that was away
+for too long reads everything again.
 
 Nodes are notified at once (LISTEN and NOTIFY). They also poll every second, because a notice that is sent while a
 connection is down is lost.
@@ -79,7 +79,7 @@ class _News(Struct, frozen=True):
 
 
 class Runs(Protocol):
-    """The database (:class:`bridges.catalog.sql.Database`)."""
+    """The database (:class:`bridges.catalog.database.sql.Database`)."""
 
     @property
     def engine(self) -> Engine: ...

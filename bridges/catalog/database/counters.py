@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridges.catalog.sql import Connection, Database
+from bridges.catalog.database.sql import Connection, Database
 from sbp_back.wire.identity import new_identity
 
 

@@ -11,7 +11,7 @@ then on no other name begins below it.
 
 from __future__ import annotations
 
-from bridges.catalog.sql import Connection, upsert
+from bridges.catalog.database.sql import Connection, upsert
 
 MOST = 100_000
 """Names of deleted topics whose numbers are remembered one by one."""

@@ -6,7 +6,7 @@ Never change a migration that was released: append one.
 from __future__ import annotations
 
 from anabranch_kit.sql.row_sums import make_table
-from bridges.catalog.sql import Connection
+from bridges.catalog.database.sql import Connection
 
 APPLICATION_ID = 0x416E6162
 """Marks the file as ours (the letters ``Anab``)."""
@@ -75,7 +75,8 @@ def _version_2(connection: Connection) -> None:
 
 
 def _version_3(connection: Connection) -> None:
-    # The placement driver of the stream ids in the other tables (bridges/catalog/pd_identity.py): one row or none.
+    # The placement driver of the stream ids in the other tables (bridges/catalog/database/pd_identity.py): one row or
+    # none.
     connection.execute(
         "CREATE TABLE placement_driver (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL) STRICT"
     )
@@ -137,7 +138,7 @@ def _version_6(connection: Connection) -> None:
 
 
 def _version_7(connection: Connection) -> None:
-    # Versions of the tables that fronts bring (bridges/catalog/front_tables.py).
+    # Versions of the tables that fronts bring (bridges/catalog/database/front_tables.py).
     connection.execute(
         "CREATE TABLE front_versions (front TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID"
     )
@@ -167,9 +168,9 @@ def _version_8(connection: Connection) -> None:
 
 
 def _version_9(connection: Connection) -> None:
-    # The lineage of partitions (bridges/catalog/lineage.py). A partition without sealed_epoch is active; one with
-    # sealed_epoch and without sealed_end has still to be sealed at its log. Before, every partition had the whole range
-    # of keys.
+    # The lineage of partitions (bridges/catalog/topics/lineage.py). A partition without sealed_epoch is active; one
+    # with sealed_epoch and without sealed_end has still to be sealed at its log. Before, every partition had the whole
+    # range of keys.
     for statement in (
         "ALTER TABLE topics ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE partitions ADD COLUMN key_low BLOB NOT NULL DEFAULT x'0000000000000000000000000000000000'",
@@ -182,7 +183,7 @@ def _version_9(connection: Connection) -> None:
 
 
 def _version_10(connection: Connection) -> None:
-    # The kind of topic (bridges/catalog/topic.py, TopicKind). Before, all were users' topics.
+    # The kind of topic (bridges/catalog/topics/topic.py, TopicKind). Before, all were users' topics.
     connection.execute("ALTER TABLE topics ADD COLUMN kind TEXT NOT NULL DEFAULT 'user'")
 
 
@@ -200,7 +201,7 @@ def _version_11(connection: Connection) -> None:
 
 
 def _version_12(connection: Connection) -> None:
-    # Topics that a migration fills, or has filled (bridges/catalog/topic.py).
+    # Topics that a migration fills, or has filled (bridges/catalog/topics/topic.py).
     connection.execute(
         """CREATE TABLE imports (
             topic TEXT PRIMARY KEY REFERENCES topics (name) ON DELETE CASCADE,
@@ -214,7 +215,7 @@ def _version_12(connection: Connection) -> None:
 
 def _version_13(connection: Connection) -> None:
     # First partition numbers for protocols that never reuse a number under a name, and the last numbers of deleted
-    # topics (bridges/catalog/former.py). ``deletion`` counts up.
+    # topics (bridges/catalog/topics/former.py). ``deletion`` counts up.
     connection.execute("ALTER TABLE topics ADD COLUMN first_number INTEGER NOT NULL DEFAULT 0")
     connection.execute(
         "CREATE TABLE former_numbers (deletion INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, "
@@ -228,7 +229,7 @@ def _version_14(connection: Connection) -> None:
 
 
 def _version_15(connection: Connection) -> None:
-    # The front that owns each number of a stored format or kind of writers (bridges/catalog/front_tables.py).
+    # The front that owns each number of a stored format or kind of writers (bridges/catalog/database/front_tables.py).
     connection.execute(
         "CREATE TABLE front_numbers (what TEXT NOT NULL, number INTEGER NOT NULL, front TEXT NOT NULL, "
         "PRIMARY KEY (what, number)) STRICT, WITHOUT ROWID"
@@ -281,7 +282,7 @@ def make_cluster(connection: Connection) -> None:
 
 
 def _version_21(connection: Connection) -> None:
-    # Changes by the nodes of one database to state that each has in memory (bridges/catalog/following.py).
+    # Changes by the nodes of one database to state that each has in memory (bridges/catalog/database/following.py).
     connection.execute(
         "CREATE TABLE changes_version (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL) STRICT"
     )
@@ -322,7 +323,7 @@ def _version_24(connection: Connection) -> None:
 
 
 def _version_25(connection: Connection) -> None:
-    # The partitions whose owners a topic's partitions follow (bridges.catalog.topic.Beside), as JSON.
+    # The partitions whose owners a topic's partitions follow (bridges.catalog.topics.topic.Beside), as JSON.
     connection.execute("ALTER TABLE topics ADD COLUMN beside TEXT NOT NULL DEFAULT ''")
 
 

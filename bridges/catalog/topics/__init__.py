@@ -1,0 +1,1 @@
+"""Topics: their partitions and streams, names in every protocol, configuration, and rules."""
