@@ -7,7 +7,6 @@ topics and partitions.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from anabranch_kit.run.turns import in_turns
 from bridges.metrics import LATENCY_BUCKETS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bridges.metrics import Metrics
 
 SLICE = 500
-"""Samples of a family that are collected and written in one turn of the event loop."""
+"""Samples of a family that are collected and written in one step."""
 
 T = TypeVar("T")
 
@@ -43,13 +43,12 @@ async def rendered(metrics: Metrics, shows: Shows | None = None) -> bytes:
     """Return the text of the samples that ``shows`` lets pass, made slice by slice."""
     parts: list[bytes] = []
     last = None
-    for piece in _pieces(metrics):
+    async for piece in in_turns(_pieces(metrics)):
         if shows is not None:
             piece.samples = [sample for sample in piece.samples if shows(sample.labels)]
         text = _text([piece])
         parts.append(text if piece.name != last else _without_head(text))
         last = piece.name
-        await asyncio.sleep(0)
     return b"".join(parts)
 
 
@@ -66,7 +65,7 @@ class Piece(Struct, array_like=True):
 
 async def pieces(metrics: Metrics, **more: str) -> AsyncIterator[Piece]:
     """Yield the text of all metrics slice by slice, each sample with the labels ``more`` besides its own."""
-    for piece in _pieces(metrics):
+    async for piece in in_turns(_pieces(metrics)):
         labels = [sample.labels for sample in piece.samples]
         piece.samples = [sample._replace(labels={**sample.labels, **more}) for sample in piece.samples]
         head: list[bytes] = []
@@ -83,7 +82,6 @@ async def pieces(metrics: Metrics, **more: str) -> AsyncIterator[Piece]:
             else:
                 named.append((own, line))
         yield Piece(piece.name, b"".join(head), b"".join(free), named)
-        await asyncio.sleep(0)
 
 
 class Gathered:

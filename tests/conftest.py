@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from anabranch_kit.run import turns
 from tests import databases, ports
 from tests.drivers import await_builds
 from tests.foreign_crashes import pytest_runtest_protocol as pytest_runtest_protocol
@@ -176,6 +177,18 @@ def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 def shared_node(shared_nodes: Callable[[str], NodeProcess]) -> NodeProcess:
     """The node of all tests that leave it running and use topics of their own."""
     return shared_nodes("embedded")
+
+
+@pytest.fixture
+def slow_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in turns has a clock on which every look costs a third of a turn."""
+    now = [0.0]
+
+    def monotonic() -> float:
+        now[0] += 0.001
+        return now[0]
+
+    monkeypatch.setattr(turns, "monotonic", monotonic)
 
 
 @pytest.fixture

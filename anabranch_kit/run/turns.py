@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
-    Coroutine,
     Generator,
     Hashable,
     Iterable,
@@ -20,6 +20,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from functools import partial
 from heapq import merge
 from itertools import islice
 from time import monotonic
@@ -149,6 +150,15 @@ async def worked_off(steps: Generator[object, None, T]) -> T:
         await turns.rest()
 
 
+def step_through(steps: Iterator[object], schedule: Callable[[Callable[[], None]], object]) -> None:
+    """Run ``steps`` to their end in a callback, a few at a time: those that a turn has no time for with ``schedule``."""
+    turns = Turns()
+    while sum(1 for _ in islice(steps, _PORTION)) == _PORTION:
+        if turns.is_over:
+            schedule(partial(step_through, steps, schedule))
+            return
+
+
 async def portions(items: Iterable[T]) -> AsyncIterator[list[T]]:
     """Yield ``items`` in order, a few at a time: for work so small that :func:`in_turns` would cost more."""
     turns = Turns()
@@ -186,13 +196,13 @@ def _drop(one: dict[Any, Any] | set[Any]) -> None:
         one.pop()
 
 
-async def gathered(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of all coroutines in their order, running a bounded number of them at the same time.
+async def gathered(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Return the results of all awaitables in their order, running a bounded number of them at the same time.
 
     ``work`` is best a generator expression: a coroutine is then not made before it can start.
     """
     results: list[T] = []
-    waiting: list[Coroutine[Any, Any, T]] = []
+    waiting: list[Awaitable[T]] = []
     async for one in in_turns(work):
         waiting.append(one)
         if len(waiting) == _AT_ONCE:

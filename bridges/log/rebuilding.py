@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.turns import Turns, worked_off
 from bridges.errors import LogError, LogUnavailable
 from bridges.formats import COMPACTED
 from bridges.log.compaction.cleaned_logs import correct_index
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("anabranch.logs")
 
-_BATCHES_AT_ONCE = 500
-"""Batches observed in one turn of the event loop."""
 _READ_BYTES = 1024 * 1024
 _SNAPSHOTS = 4
 """A long rebuild saves a snapshot every so many snapshot intervals, so that it need not start over."""
@@ -69,7 +67,8 @@ class Rebuilder:
         start, end, skips = writer.start_offset, writer.next_offset, self._stores.skips
         skipped = await skips.within(log.stream_id, start, end)
         position = past(skipped, max(start, snapshot_offset))
-        cost = taken_in = 0
+        cost = 0
+        turns = Turns()
         save_at = step = self._logs.options.snapshot_bytes * _SNAPSHOTS
         while position < end:
             try:
@@ -90,11 +89,9 @@ class Rebuilder:
                     state.observe(first, entry.payload, entry.flags, entry.timestamp)
                     position = entry.end_offset
                     cost += rebuild_cost(len(entry.payload))
-                    taken_in += 1
-                    if taken_in % _BATCHES_AT_ONCE == 0:
-                        await asyncio.sleep(0)  # a long rebuild must not hold up other partitions
+                    if turns.is_over:
+                        await turns.end()  # a long rebuild must not hold up other partitions
             position = past(skipped, position)
-            await asyncio.sleep(0)
             await self._keep_aborted(log, writer, state)
             if cost >= save_at and position < end and state.unread < 0:
                 try:
@@ -140,8 +137,7 @@ class Rebuilder:
         try:
             if offset > writer.next_offset:
                 raise DecodeError(f"it is ahead of the log, which ends at {writer.next_offset}")
-            for _ in state.restoring(data, stale=offset < writer.start_offset):
-                await asyncio.sleep(0)
+            await worked_off(state.restoring(data, stale=offset < writer.start_offset))
             # Batches that were declared lost before the node read them were not seen by the state.
             below = before(self._stores.skips.spans_of(log.stream_id), offset)
             if not await self._ends_at(log, writer, offset, state) and not (

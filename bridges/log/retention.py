@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import structlog
 
 from anabranch_kit.run.rounds import Rounds
+from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError
 from bridges.log.opener import SLOW_MOST, SLOW_S
 
@@ -21,8 +21,6 @@ _log = structlog.get_logger("anabranch.logs")
 Place = tuple[str, int]
 
 _AT_ONCE = 8
-_PLACES_AT_ONCE = 200
-"""Partitions looked at in one turn of the event loop."""
 
 
 class Retention:
@@ -85,9 +83,7 @@ class Retention:
         after_last: list[Place] = []
         up_to_last: list[Place] = []
         unopened = up_to_last
-        for number, place in enumerate(partitions):
-            if number % _PLACES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for place in in_turns(partitions):
             try:
                 if max(self._limits(place[0])) >= 0 and logs.owns(*place):
                     # Make no log only for this check: each node would have all partitions of a cluster in memory.

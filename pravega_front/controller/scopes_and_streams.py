@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from anabranch_kit.run.turns import in_turns
+from anabranch_kit.run.turns import Turns, in_turns
 from bridges.auth import Operation
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topics.names import InvalidTopicName
@@ -164,6 +163,7 @@ class _Calls:
         if not self._streams.scopes.exists(scope):
             answer.status = InScopeStatus.SCOPE_NOT_FOUND
             return answer
+        turns = Turns()
         while len(answer.streams) < _PAGE:
             names = self._streams.scopes.streams(scope, answer.continuationToken.token, _PAGE - len(answer.streams))
             if not names:
@@ -175,7 +175,7 @@ class _Calls:
                 if access.may(caller, Operation.DESCRIBE, access.topic(scope, stream)):
                     answer.streams.add(scope=scope, stream=stream)
             answer.continuationToken.token = names[-1]
-            await asyncio.sleep(0)  # the search for a rare tag goes through all streams
+            await turns.rest()  # the search for a rare tag goes through all streams
         return answer
 
     async def configuration(self, request: Any, caller: Principal) -> Any:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.run import turns
 from bridges.auth import Principal
 from bridges.errors import LogUnavailable
 from bridges.log.partition.partition_log import PartitionLog
 from kafka_front.context import DEFERRED
 from kafka_front.service.fetch import operation as fetch_operation
-from kafka_front.service.fetch import places as fetch_places
 from kafka_front.service.fetch.places import Places
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
@@ -177,20 +177,20 @@ async def test_what_moves_while_a_request_waits_for_more_counts_as_far_as_there_
     assert lab.budget.held == 0
 
 
-async def test_places_go_with_their_partition_and_with_their_session(lab: Consumer) -> None:
+@pytest.mark.usefixtures("slow_turns")
+async def test_places_go_with_their_partition_and_with_their_session(
+    lab: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "_PORTION", 1)
     lab.poll(wait_ms=0, forget=3)
     assert lab.waiting == [1, 1, 1, 0, 1]
     later: list[Any] = []
     sessions = lab.service.fetch_sessions
     sessions._later = later.append
-    old = fetch_places._LEFT_AT_ONCE
-    try:
-        fetch_places._LEFT_AT_ONCE = 3
-        sessions._drop(lab.session)
-        assert sum(lab.waiting) == 1
+    sessions._drop(lab.session)
+    assert sum(lab.waiting) == 3
+    while later:
         later.pop()()
-    finally:
-        fetch_places._LEFT_AT_ONCE = old
     assert lab.waiting == [0] * PARTITIONS
     assert later == []
 

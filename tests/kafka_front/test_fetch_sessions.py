@@ -37,7 +37,7 @@ def refused(sessions: FetchSessions, request: FetchRequest, uses_ids: bool = Fal
     return caught.value.code
 
 
-def test_incremental_requests_name_only_what_changes() -> None:
+async def test_incremental_requests_name_only_what_changes() -> None:
     sessions = FetchSessions(10)
     session = opened(sessions, ("a", 0, 5), ("a", 1, 6))
     same, partitions = sessions.resolve(fetch(session.id, 1), False, 1)
@@ -49,7 +49,7 @@ def test_incremental_requests_name_only_what_changes() -> None:
     assert {key: part.fetch_offset for key, part in partitions.items()} == {("a", 1): 9, ("b", 0): 1}
 
 
-def test_a_wrong_epoch_an_unknown_session_and_mixed_ids_are_refused() -> None:
+async def test_a_wrong_epoch_an_unknown_session_and_mixed_ids_are_refused() -> None:
     sessions = FetchSessions(10)
     session = opened(sessions, ("a", 0, 5))
     assert refused(sessions, fetch(session.id, 2)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -58,7 +58,7 @@ def test_a_wrong_epoch_an_unknown_session_and_mixed_ids_are_refused() -> None:
     assert refused(sessions, fetch(session.id, 1), uses_ids=True) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_epochs_wrap_to_one() -> None:
+async def test_epochs_wrap_to_one() -> None:
     sessions = FetchSessions(10)
     session = opened(sessions, ("a", 0, 5))
     session.epoch = 2**31 - 1
@@ -66,7 +66,7 @@ def test_epochs_wrap_to_one() -> None:
     sessions.resolve(fetch(session.id, 1), False, 0)
 
 
-def test_a_full_request_replaces_its_session_and_a_final_one_closes_it() -> None:
+async def test_a_full_request_replaces_its_session_and_a_final_one_closes_it() -> None:
     sessions = FetchSessions(10)
     first = opened(sessions, ("a", 0, 5))
     second, _ = sessions.resolve(fetch(first.id, 0, ("a", 0, 7)), False, 0)
@@ -79,7 +79,7 @@ def test_a_full_request_replaces_its_session_and_a_final_one_closes_it() -> None
     assert len(sessions) == 0
 
 
-def test_only_idle_sessions_make_room() -> None:
+async def test_only_idle_sessions_make_room() -> None:
     sessions = FetchSessions(1, evict_after=120)
     first = opened(sessions, ("a", 0, 0), now=0)
     assert sessions.resolve(fetch(0, 0, ("b", 0, 0)), False, 100)[0] is None
@@ -87,7 +87,7 @@ def test_only_idle_sessions_make_room() -> None:
     assert FetchSessions(0).resolve(fetch(0, 0, ("b", 0, 0)), False, 0)[0] is None
 
 
-def test_news_are_told_once() -> None:
+async def test_news_are_told_once() -> None:
     part = FetchedPartition("a", bytes(16), FetchRequest.FetchPartition(0))
 
     def data(**changes: object) -> FetchResponse.PartitionData:
@@ -103,7 +103,7 @@ def test_news_are_told_once() -> None:
     assert part.news(data(high_watermark=6, log_start_offset=1)), "the end of an error is news"
 
 
-def test_partitions_that_delivered_are_served_last() -> None:
+async def test_partitions_that_delivered_are_served_last() -> None:
     sessions = FetchSessions(10)
     session = opened(sessions, ("a", 0, 0), ("a", 1, 0), ("a", 2, 0))
     session.served([("a", 0), ("a", 9)])
@@ -114,14 +114,14 @@ def named(count: int, topic: str = "a") -> list[tuple[str, int, int]]:
     return [(topic, index, 0) for index in range(count)]
 
 
-def test_a_request_for_very_many_partitions_is_answered_without_a_session() -> None:
+async def test_a_request_for_very_many_partitions_is_answered_without_a_session() -> None:
     sessions = FetchSessions(10, partitions=100)
     found, partitions = sessions.resolve(fetch(0, 0, *named(11)), False, 0)
     assert (found, len(partitions), len(sessions)) == (None, 11, 0)
     assert len(opened(sessions, *named(10)).partitions) == 10
 
 
-def test_a_session_cannot_grow_beyond_its_share() -> None:
+async def test_a_session_cannot_grow_beyond_its_share() -> None:
     sessions = FetchSessions(10, partitions=100)
     session = opened(sessions, *named(10))
     sessions.resolve(fetch(session.id, 1, *named(10)), False, 0)
@@ -131,7 +131,7 @@ def test_a_session_cannot_grow_beyond_its_share() -> None:
     assert sessions.resolve(fetch(0, 0, *named(10), ("b", 0, 0)), False, 0)[0] is None
 
 
-def test_all_sessions_together_remember_a_bounded_number_of_partitions() -> None:
+async def test_all_sessions_together_remember_a_bounded_number_of_partitions() -> None:
     sessions = FetchSessions(1_000, evict_after=120, partitions=100)
     held = [opened(sessions, *named(10), now=number) for number in range(10)]
     assert sessions.resolve(fetch(0, 0, ("b", 0, 0)), False, 60)[0] is None, "none of them is idle yet"

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from anabranch_kit.run import turns
 from bridges.auth import ANONYMOUS
 from bridges.catalog.progress import Committed
 from bridges.node.assembly import Node
@@ -77,18 +76,6 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     yield Lab(node, registry, service, joined)
     await joined.stop()
     await node.stop()
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock on which every look costs a third of a turn."""
-    now = [0.0]
-
-    def monotonic() -> float:
-        now[0] += 0.001
-        return now[0]
-
-    monkeypatch.setattr(turns, "monotonic", monotonic)
 
 
 def _metadata(name: str) -> m.MetadataRequest.MetadataRequestTopic:
@@ -206,7 +193,7 @@ REQUESTS: dict[str, tuple[int, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("slow_turns")
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_others_have_their_turns_while_a_long_request_is_worked_on(lab: Lab, name: str) -> None:
     version, request = REQUESTS[name]
@@ -240,7 +227,7 @@ REPEATED: dict[str, tuple[int, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("slow_turns")
 @pytest.mark.parametrize("name", REPEATED)
 async def test_others_have_their_turns_while_it_is_seen_what_a_long_request_repeats(lab: Lab, name: str) -> None:
     """It is worked on once, which takes no time: what takes some is to find that out."""
@@ -250,7 +237,7 @@ async def test_others_have_their_turns_while_it_is_seen_what_a_long_request_repe
     assert lab.turns >= 40
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("slow_turns")
 async def test_others_have_their_turns_while_a_long_answer_is_made(lab: Lab) -> None:
     await lab.node.catalog.create_topic("wide", 2_000)
     for name in NAMES[:100]:

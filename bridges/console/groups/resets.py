@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from anabranch_kit.run.turns import in_turns
+from anabranch_kit.run.turns import gathered, in_turns
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
 from bridges.catalog.views.groups import CONSUMERS, GroupName
 from bridges.console.groups.states import NewPositions, occupied
 from bridges.console.handlers import Handlers
-from bridges.console.history.sampling import refresh_all
 from bridges.http import rows
 from bridges.http.access import principal_of
 from bridges.http.bodies import json_object
@@ -64,7 +63,7 @@ class ResetHandlers(Handlers):
             raise RequestError(f"there is no group {group!r}", 404)
         if state.members:
             raise RequestError(occupied(group, state.members), 409)
-        await refresh_all(logs)
+        await gathered(log.refresh() for log in logs)
         before = {log: state.positions.get((topic, log.partition)) for log in logs}
         targets = {log: await self._target(log, body) async for log in in_turns(logs)}
         if not dry:

@@ -48,15 +48,8 @@ _WINDOW = 15
 """Steps over which a trend is computed."""
 
 
-_OPENED_AT_ONCE = 100
 _ASKED_S = 3.0
 """Seconds to wait for partitions that are not open yet, and for other nodes' answers."""
-
-
-async def refresh_all(logs: Sequence[ReadableLog]) -> None:
-    """Open the logs of this node, and ask the owners of others for their state. Raises LogError."""
-    for start in range(0, len(logs), _OPENED_AT_ONCE):
-        await asyncio.gather(*(log.refresh() for log in logs[start : start + _OPENED_AT_ONCE]))
 
 
 async def refresh_for_a_while(logs: Iterable[ReadableLog]) -> None:

@@ -16,12 +16,11 @@ from msgspec import Struct, field
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.awaited import Settle, awaited
 from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
-from anabranch_kit.run.turns import Turns, worked_off
+from anabranch_kit.run.turns import Turns, gathered, worked_off
 from bridges.auth import Operation
 from bridges.catalog.topics.lineage import choose_partition
 from bridges.catalog.topics.topic import Topic
 from bridges.console.handlers import Handlers
-from bridges.console.history.sampling import refresh_all
 from bridges.console.host import Host
 from bridges.console.records.lines import parse_line
 from bridges.console.records.rendering import LARGE, STEP, Search, Wanted, rendered
@@ -148,7 +147,7 @@ class RecordHandlers(Handlers):
         follow = query.get("follow", "false").lower() in ("true", "1", "yes", "")
         search = _search(query)
         looking = 0 if search is None else search.left
-        await refresh_all(logs)
+        await gathered(log.refresh() for log in logs)
         since = _whole(query.get("since_ms"), "since_ms", 0, None)
         if since is None:
             positions = {log: _position(log, query.get("offset", "earliest")) for log in logs}

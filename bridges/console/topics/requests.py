@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 
 from anabranch_kit.run.awaited import awaited
-from anabranch_kit.run.turns import sorting
+from anabranch_kit.run.turns import gathered, sorting
 from bridges.auth import Operation
 from bridges.catalog.topics import config as topic_config
 from bridges.catalog.topics.topic import Topic, TopicKind
@@ -18,7 +18,7 @@ from bridges.console import paging, transactions
 from bridges.console.handlers import Handlers
 from bridges.console.history.pictures import rounded
 from bridges.console.history.rings import Span
-from bridges.console.history.sampling import WAYS, refresh_all
+from bridges.console.history.sampling import WAYS
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
 from bridges.console.topics.sizes import Size, Sizes, in_use
@@ -276,7 +276,7 @@ class TopicHandlers(Handlers):
         wanted = topic.partitions if page is None else topic.partitions[page.skip : page.skip + page.limit]
         found = [(info, node.logs.to_read(topic.name, info.index)) for info in wanted]
         logs = [(info, log) for info, log in found if log is not None]
-        await refresh_all([log for _, log in logs])
+        await gathered(log.refresh() for _, log in logs)
         effective = {
             key: topic_config.resolve(key, topic.config, node.catalog.node_config, node.static_config)
             for key in topic_config.TOPIC_CONFIGS

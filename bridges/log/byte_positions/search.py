@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.shared import SharedWorks
 from anabranch_kit.run.sliced import SlicedWorks
+from anabranch_kit.run.turns import Turns
 from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
@@ -334,6 +335,7 @@ class ByteSearch:
             if error is not None:
                 raise LogUnavailable(f"{log.topic}-{log.partition}: {error}") from error
         target = log.last_stable_offset
+        turns = Turns()
         while log.state.index is index and column.end.offset < target:
             start = column.end.offset
             try:
@@ -360,7 +362,7 @@ class ByteSearch:
                     break
                 if not self._counting.is_wanted(log):
                     return  # the next caller continues here: a log may take an hour
-                await asyncio.sleep(0)
+                await turns.rest()
 
     def _new_column(self, log: PartitionLog) -> ByteColumn:
         begin, truncated = log.log_start_offset, self._starts.find(log.stream_id)
@@ -373,6 +375,7 @@ class ByteSearch:
         return ByteColumn(offset, position=position)
 
     async def _batches(self, log: PartitionLog, start: int, end: int) -> AsyncIterator[StoredBatch]:
+        turns = Turns()
         while start < end:
             batches = await log.read_committed(start, _READ_BYTES)
             if not batches:
@@ -382,7 +385,7 @@ class ByteSearch:
                     return
                 yield batch
                 start = batch.end_offset
-                await asyncio.sleep(0)
+                await turns.rest()
 
     async def _walk(
         self, log: PartitionLog, column: ByteColumn, row: BytePlace, end: int

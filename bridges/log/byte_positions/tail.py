@@ -10,9 +10,10 @@ decided in one step with all other appends.
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import step_through
 from bridges.errors import AppendConditionFailed
 from bridges.log.byte_positions.event_bytes import told_bytes
 from bridges.log.interfaces import NOT_APPENDED
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from bridges.log.interfaces import AppendDone, Batch
     from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
-
-_DECIDED_AT_ONCE = 200
-"""Waiting appends decided in one turn of the event loop."""
 
 
 def _takes(batch: Batch) -> int | None:
@@ -132,12 +130,14 @@ class ByteTail:
         if error is not None:
             self.refuse_waiting(error)
             return
-        self._decide(len(self._waiting))
+        step_through(self._decide(), self._logs.schedule)
 
-    def _decide(self, left: int) -> None:
-        """Decide the first ``left`` waiting appends again."""
+    def _decide(self) -> Iterator[None]:
+        """Decide each append that waits now again."""
         log, barrier = self._log, self._logs.barrier
-        for _ in range(min(left, _DECIDED_AT_ONCE, len(self._waiting))):
+        for _ in range(len(self._waiting)):
+            if not self._waiting:
+                return
             batch, done, asked_at = self._waiting.popleft()
             assert batch.guard is not None
             wanted = batch.guard.end_position
@@ -149,10 +149,8 @@ class ByteTail:
                 barrier.call("append", log.append, batch, done, topic=log.topic, partition=log.partition)
             else:
                 barrier.call("append answer", self._refuse, wanted, done, topic=log.topic, partition=log.partition)
-        left -= _DECIDED_AT_ONCE
-        if left > 0 and self._waiting:
-            self._logs.schedule(partial(self._decide, left))
-        elif self._waiting:
+            yield
+        if self._waiting:
             column = log.state.index.column
             if column is None or column.end.offset < log.last_stable_offset:
                 self._ask()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from anabranch_kit.run.turns import Turns
 from bridges.log.state.stream_rows import KnownRows
 
 if TYPE_CHECKING:
     from bridges.log.state.partition_state import PartitionState
     from bridges.log.streams import Streams
 
-_ROWS_AT_ONCE = 64
+_ASKED_ROWS = 64
+"""Rows of the index in one question to the backend."""
 
 
 class Cleaned(Struct, frozen=True):
@@ -60,9 +61,10 @@ async def correct_index(client: Streams, stream_id: int, state: PartitionState, 
     """Correct the index of a compacted log to the bytes that are left: it counts those that were appended."""
     starts = state.index.starts
     sizes: list[int] = []
-    for first in range(0, len(starts) - 1, _ROWS_AT_ONCE):
-        sizes += client.bytes_between(stream_id, starts[first : first + _ROWS_AT_ONCE + 1]) or ()
-        await asyncio.sleep(0)
+    turns = Turns()
+    for first in range(0, len(starts) - 1, _ASKED_ROWS):
+        sizes += client.bytes_between(stream_id, starts[first : first + _ASKED_ROWS + 1]) or ()
+        await turns.rest()
     if not starts or len(sizes) < len(starts) - 1 or state.index.starts[: len(starts)] != starts:
         return
     if state.index.rows == len(starts):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.cleaner")
 
 _FOREVER_MS = 2**62
-_OPENED_AT_ONCE = 200
+_OPENED_PER_ROUND = 200
 """Partitions that no client has used since the start, opened for measuring in one round."""
 _LOOKS_PATIENCE_S = 1.0
 
@@ -132,7 +132,7 @@ class Cleaner:
                 continue
             if not log.is_open:
                 unopened += 1
-                if unopened > _OPENED_AT_ONCE:
+                if unopened > _OPENED_PER_ROUND:
                     continue
             wanted.append(place)
         for gone in self.views.keys() - set(wanted):

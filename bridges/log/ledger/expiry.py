@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
+
+from anabranch_kit.run.turns import Turns, in_turns
 
 if TYPE_CHECKING:
     from bridges.log.logs import Logs
 
 _log = structlog.get_logger("anabranch.logs")
 
-_LOGS_AT_ONCE = 200
-"""Logs looked at in one turn of the event loop."""
-
 
 async def expire_producers(logs: Logs, now_ms: int) -> int:
     """Forget producers that were idle for too long, and the longest idle of more than ``max_producers``; return how
     many.
 
-    Reads only those that go, a bounded number in one turn.
+    Reads only those that go, in turns.
     """
     expired = known = 0
-    for number, log in enumerate(logs):
-        if number % _LOGS_AT_ONCE == 0:
-            await asyncio.sleep(0)
+    turns = Turns()
+    for log in logs:
+        await turns.rest()
         try:
             while log.is_open and (gone := log.state.ledger.expire(now_ms)):
                 expired += gone
-                await asyncio.sleep(0)
+                await turns.rest()
             known += len(log.state.ledger)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
             logs.barrier.caught("producer expiry", error, topic=log.topic, partition=log.partition)
@@ -56,11 +54,10 @@ async def _make_room(logs: Logs, known: int) -> int:
         kept_per_partition=level,
     )
     forgotten = 0
-    for ledger in ledgers:
+    async for ledger in in_turns(ledgers):
         try:
             if len(ledger) > level:
                 forgotten += ledger.shrink(level)
-                await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - logged and counted; the next one is another matter
             logs.barrier.caught("forgetting of producers", error)
     return forgotten

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import Turns, step_through
 from bridges.errors import (
     AppendConditionFailed,
     BatchInvalid,
@@ -45,11 +47,6 @@ if TYPE_CHECKING:
     from bridges.log.partition.waiters import Waiters
     from bridges.log.streams import Writer
     from sbp_back.wire.model import Entry
-
-_HANDED_OVER_AT_ONCE = 500
-"""Queued appends handed over in one turn of the event loop, after an opening."""
-_REFUSED_AT_ONCE = 500
-"""Appends to a failed log answered in one turn."""
 
 _KAFKA = int(FormatId.KAFKA)
 _new = tuple.__new__
@@ -202,10 +199,11 @@ class AppendPath:
             # A client must learn of its lost batch before it learns of later ones.
             self._logs.schedule(partial(self._hand_over_queued, writer))
             return
-        for _ in range(_HANDED_OVER_AT_ONCE):
-            if not self._queued or writer is not self.taken:
-                break
+        turns = Turns()
+        while self._queued and writer is self.taken:
             self._barrier.call("append answer", self._hand_over, writer, *self._queued.popleft())
+            if turns.is_over:
+                break
         if writer is not self.taken:
             self._logs.opener.let_go(writer)  # the log has failed meanwhile, or was deleted
             # Appending the rest of the queue would reorder it: it comes behind appends that were just refused.
@@ -479,20 +477,19 @@ class AppendPath:
             self.refuse_queued(error)  # they were meant for the log before the failure
 
     def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
-        """Answer with ``error``: a bounded number in one turn, because clients choose how many there are."""
+        """Answer with ``error``, in turns, because clients choose how many there are."""
         idle = not self._owed
         self._owed.extend((done, error) for done in waiting)
         if idle:
-            self._refuse_some()
+            step_through(self._refuse_owed(), self._logs.schedule)
 
-    def _refuse_some(self) -> None:
+    def _refuse_owed(self) -> Iterator[None]:
         log, owed = self._log, self._owed
-        for _ in range(min(len(owed), _REFUSED_AT_ONCE)):
+        while owed:
             done, error = owed[0]
             self._barrier.call("append answer", done, NOT_APPENDED, error, topic=log.topic, partition=log.partition)
             owed.popleft()  # only now: the callback may make the log fail again
-        if owed:
-            self._logs.schedule(self._refuse_some)
+            yield
 
 
 def _ignore(error: SbpError | None) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.turns import step_through
 from bridges.errors import (
     AbortedNotAtHand,
     ImportFenced,
@@ -78,9 +78,6 @@ __all__ = [
     "read_error",
     "rebuild_cost",
 ]
-
-_SETTLED_AT_ONCE = 500
-"""Waiters for an opening answered in one turn of the event loop: clients choose how many there are."""
 
 
 class PartitionLog:
@@ -263,15 +260,10 @@ class PartitionLog:
         self.settle_open(error)
 
     def settle_open(self, error: LogError | None) -> None:
-        """Answer the waiters for an open log."""
+        """Answer the waiters for an open log, in turns: clients choose how many there are."""
         callbacks, self._open_callbacks = self._open_callbacks, []
-        self._settle_some(callbacks, error)
-
-    def _settle_some(self, callbacks: list[Callable[[LogError | None], None]], error: LogError | None) -> None:
-        for callback in callbacks[:_SETTLED_AT_ONCE]:
-            self._barrier.call("opening answer", callback, error)
-        if len(callbacks) > _SETTLED_AT_ONCE:
-            self._logs.schedule(partial(self._settle_some, callbacks[_SETTLED_AT_ONCE:], error))
+        answers = (self._barrier.call("opening answer", callback, error) for callback in callbacks)
+        step_through(answers, self._logs.schedule)
 
     def ready(self) -> Awaitable[None]:
         """Await :meth:`when_open`; raises its error."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import step_through
 from bridges.errors import LogDeleted
 from bridges.log.interfaces import Phase
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.remote.readable import ReadableLog
-
-_WOKEN_AT_ONCE = 256
-"""Waiters called in one turn of the event loop: clients choose how many there are."""
 
 
 class Waiters:
@@ -38,23 +36,19 @@ class Waiters:
             self._moved_again = True
         elif self.waiting:
             self._notify_scheduled = True
-            self._logs.schedule_answer(partial(self._notify, log))
+            self._logs.schedule_answer(partial(step_through, self._wake(log), self._logs.schedule))
 
-    def _notify(self, log: PartitionLog) -> None:
+    def _wake(self, log: PartitionLog) -> Iterator[None]:
+        """Call the waiters, one in each step: clients choose how many there are."""
         self._moved_again = False
-        self._wake(log, list(self.waiting))
-
-    def _wake(self, log: PartitionLog, waiters: list[Waiter]) -> None:
-        for waiter in waiters[:_WOKEN_AT_ONCE]:
+        for waiter in list(self.waiting):
             if waiter not in self.waiting:
                 continue  # it was answered meanwhile
             try:
                 waiter.log_moved(log)
             except Exception as error:  # noqa: BLE001 - logged and counted
                 self._logs.barrier.caught("waiter", error, topic=log.topic, partition=log.partition)
-        if len(waiters) > _WOKEN_AT_ONCE:
-            self._logs.schedule(partial(self._wake, log, waiters[_WOKEN_AT_ONCE:]))
-            return
+            yield
         self._notify_scheduled = False
         if self._moved_again:
             self.moved(log)

@@ -7,7 +7,7 @@ the producers of trimmed data (docs/design.md, "Writing").
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from bridges.errors import BatchInvalid
 from bridges.formats import APPEND_TIME, FORMAT_MASK, FORMATS, IMPORTED, FormatId, format_of
@@ -125,7 +125,7 @@ class PartitionState:
         """
         return StateCapture(self, offset, durable or {})
 
-    def restoring(self, data: bytes, *, stale: bool = False) -> Iterator[None]:
+    def restoring(self, data: bytes, *, stale: bool = False) -> Generator[None, None, None]:
         """Replace all state by a capture's, a bounded number of writers at each step.
 
         ``stale``: some later batches are lost (see :meth:`bridges.log.ledger.ledger.Ledger.restoring`). Raises

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from anabranch_kit.run.shared import SharedWorks
+from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
@@ -80,10 +81,7 @@ class Snapshotter:
     async def save(self, stream_id: int, capture: StateCapture) -> None:
         """Read out ``capture``, close it, and save its contents. Raises an error of the store."""
         try:
-            pieces: list[bytes] = []
-            for piece in capture.pieces():
-                pieces.append(piece)
-                await asyncio.sleep(0)
+            pieces = [piece async for piece in in_turns(capture.pieces())]
         finally:
             capture.close()
         await self._store.save(stream_id, capture.offset, pieces)

@@ -8,19 +8,16 @@ is news. For a partition that is awake, every request finds the log and checks t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from anabranch_kit.run.turns import portions
+from anabranch_kit.run.turns import portions, step_through
 
 if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 Key = tuple[str | bytes, int]
 """Topic name or id, and partition."""
-
-_LEFT_AT_ONCE = 1_000
-"""Most places given up in one turn of the event loop."""
 
 
 class Sleeper(Protocol):
@@ -106,10 +103,12 @@ class Places:
         del self.awake[key]
 
     def close(self, later: Callable[[Callable[[], None]], object]) -> None:
-        """Give up all places when the session ends, a limited number now and the rest ``later``."""
+        """Give up all places when the session ends, those that one turn of the loop has no time for ``later``."""
         self.awake.clear()
-        for _ in range(min(len(self._resting), _LEFT_AT_ONCE)):
+        step_through(self._give_up(), later)
+
+    def _give_up(self) -> Iterator[None]:
+        while self._resting:
             _, place = self._resting.popitem()
             place.log.remove_waiter(place)
-        if self._resting:
-            later(lambda: self.close(later))
+            yield

@@ -73,9 +73,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-
-_HANDED_OVER_AT_ONCE = 100
-"""Most batches that are handed to their logs in one turn of the event loop."""
 _SWEEP_S = 60.0
 """Time between two searches for expired queries, of which there may be many."""
 
@@ -290,13 +287,10 @@ class Writes:
             futures: list[asyncio.Future[Appended]] = []
             partitions = self._node.partitions
             await self._store_places(attempt, batches)
-            for start in range(0, len(batches), _HANDED_OVER_AT_ONCE):
-                # No await between this check and the appends, so the attempt's end comes before or after both.
+            async for one, batch in in_turns(batches):
+                # No await between this check and the append, so the attempt's end comes before or after both.
                 self._require_open(attempt)
-                some = batches[start : start + _HANDED_OVER_AT_ONCE]
-                futures += [attempt.appended(_Place(partitions, one), batch) for one, batch in some]
-                if start + len(some) < len(batches):
-                    await asyncio.sleep(0)
+                futures.append(attempt.appended(_Place(partitions, one), batch))
             results = await asyncio.gather(*futures, return_exceptions=True)
         attempt.session.touch()
         appended: list[Appended] = []

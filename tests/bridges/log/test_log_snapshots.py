@@ -41,6 +41,7 @@ async def crash(world: World) -> PartitionLog:
     return await world.boot()
 
 
+@pytest.mark.usefixtures("slow_turns")
 async def test_a_snapshot_of_many_producers_takes_many_turns_and_is_exact_although_the_log_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -274,6 +275,7 @@ async def test_closing_saves_what_was_appended_after_a_snapshot_that_is_still_un
     assert world.snapshots.saved[1][0] == 2
 
 
+@pytest.mark.usefixtures("slow_turns")
 async def test_expiry_and_retention_look_at_few_partitions_in_a_turn() -> None:
     world = World(partitions=1000)
     await world.boot()
@@ -293,13 +295,13 @@ async def test_expiry_and_retention_look_at_few_partitions_in_a_turn() -> None:
     counting = asyncio.ensure_future(turns())
     await world.retain([("t", n) for n in range(1000)], count, 1)
     assert len(looked) == 1000
-    assert max(looked.count(one) for one in set(looked)) <= 200
+    assert max(looked.count(one) for one in set(looked)) <= 5
     assert len(list(world.logs)) == 1, "what is only looked at takes no memory"
     for number in range(1000):
         world.logs.get("t", number)
     first = turn
     await expire_producers(world.logs, 1)
-    assert turn - first >= 5
+    assert turn - first >= 300
     counting.cancel()
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from anabranch_kit.run import turns
 from bridges.errors import (
     BatchTooLarge,
     LogDeleted,
@@ -297,22 +296,15 @@ async def test_closing_saves_what_moved() -> None:
     assert world.logs.get("t", 1) is None
 
 
-async def test_closing_very_many_logs_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("slow_turns")
+async def test_closing_very_many_logs_leaves_others_their_turns() -> None:
     """A node that stops still says to others that it lives."""
-    now = 0.0
-
-    def later() -> float:
-        nonlocal now
-        now += 0.001  # what each log takes
-        return now
-
     world = World(partitions=200)
     await world.boot()
     logs = [world.logs.get("t", n) for n in range(200)]
     for log in logs:
         assert log is not None
         await log.ready()
-    monkeypatch.setattr(turns, "monotonic", later)
     closed: list[int] = []
 
     def turn() -> None:

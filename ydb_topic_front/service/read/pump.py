@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run import clock
-from anabranch_kit.run.turns import worked_off
+from anabranch_kit.run.turns import Turns, worked_off
 from bridges.errors import (
     BatchInvalid,
     DataCorrupt,
@@ -41,7 +41,7 @@ _RESPONSE_BYTES = 1024 * 1024
 _UNKNOWN_BATCH = 64 * 1024
 _AGAIN_S = 0.1
 """Delay before a partition without an owner is tried again."""
-_MESSAGES_AT_ONCE = 500
+_STEP_MESSAGES = 500
 """Messages worked on in one turn of the event loop: each takes a few microseconds."""
 
 
@@ -233,11 +233,12 @@ class ReadPump:
         reader = BatchReader(payload, batch.base_offset, batch.end_offset, batch.written_ms, reading.place, producer)
         parts: list[Buffer] = []
         size = 0
+        turns = Turns()
         while not (reader.ended or reader.full):
             room = wanted - builder.size - size
-            size += reader.take(parts, room, _MESSAGES_AT_ONCE, first=not builder.size + size)
+            size += reader.take(parts, room, _STEP_MESSAGES, first=not builder.size + size)
             if not (reader.ended or reader.full):
-                await asyncio.sleep(0)
+                await turns.rest()
         if size:
             builder.batch(size, parts, reader.tail)
             builder.dated(batch.written_ms, reader.max_created_ms)

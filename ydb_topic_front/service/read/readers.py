@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from anabranch_kit.run import clock
+from anabranch_kit.run.turns import Turns, step_through
 from bridges.catalog.progress import Committed
 from bridges.catalog.topics.topic import Change, ChangeKind, Topic
 from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 _KIND = "consumer"
 _STABLE = "Stable"
 _SEARCHES = 4
-_TOLD_AT_ONCE = 200
-"""Most sessions that are notified of a change in one turn of the event loop."""
 _REST = 9
 """Pause after a round of balancing, as a multiple of its duration: balancing takes at most a tenth of the event loop's
 time, however many partitions there are."""
@@ -213,15 +212,15 @@ class Readers:
     async def take_back(self, now_ms: int) -> None:
         """Take partitions from clients that did not answer a request about them in time."""
         before = time.monotonic() - self._service.settings.reader_answer_ms / 1000
+        turns = Turns()
         while self._asked:
-            for _ in range(min(len(self._asked), _TOLD_AT_ONCE)):
-                reading = next(iter(self._asked))
-                since, session = self._asked[reading]
-                if since > before:
-                    return
-                del self._asked[reading]
-                self._service.node.barrier.call("reader that does not answer", session.unanswered, reading)
-            await asyncio.sleep(0)
+            reading = next(iter(self._asked))
+            since, session = self._asked[reading]
+            if since > before:
+                return
+            del self._asked[reading]
+            self._service.node.barrier.call("reader that does not answer", session.unanswered, reading)
+            await turns.rest()
 
     # --- look-ups -------------------------------------------------------------------------------------------------
 
@@ -296,16 +295,10 @@ class Readers:
         self._tell(topic, ChangeKind.CONFIG)
 
     def _tell(self, topic: Topic, kind: ChangeKind) -> None:
-        self._tell_some(topic, kind, deque(self._by_topic.get(topic.name, ())))
-
-    def _tell_some(self, topic: Topic, kind: ChangeKind, sessions: deque[ReadSession]) -> None:
-        """Notify as many sessions as one turn of the event loop allows: clients decide how many read a topic."""
-        for _ in range(min(len(sessions), _TOLD_AT_ONCE)):
-            session = sessions.popleft()
-            if session in self._topics:
-                self._service.node.barrier.call("reader of a changed topic", session.topic_changed, topic, kind)
-        if sessions:
-            self._service.loop.call_soon(self._tell_some, topic, kind, sessions)
+        """Notify the sessions of a change, in turns: clients decide how many read a topic."""
+        sessions = (session for session in list(self._by_topic.get(topic.name, ())) if session in self._topics)
+        call = partial(self._service.node.barrier.call, "reader of a changed topic")
+        step_through((call(one.topic_changed, topic, kind) for one in sessions), self._service.loop.call_soon)
 
     async def cut_stuck(self, now_ms: int) -> None:
         """End the sessions whose clients hold memory and take nothing, while memory is short."""

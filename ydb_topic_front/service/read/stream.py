@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 
 from anabranch_kit.memory.budget import Kind
-from anabranch_kit.run.turns import in_turns
+from anabranch_kit.run.turns import Turns, in_turns
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError
@@ -221,6 +221,7 @@ class ReadStream:
     async def _send(self) -> None:
         """Send answers first, and data when there are none, until the session ends."""
         pump = self._pump
+        turns = Turns()
         while self._error is None:
             self._wake.clear()
             if self._answers:
@@ -235,7 +236,7 @@ class ReadStream:
                     continue
                 raw = await pump.response()
                 if raw is None:
-                    await asyncio.sleep(0)  # many partitions in a row may have nothing to send
+                    await turns.rest()  # many partitions in a row may have nothing to send
                 elif self._error is None:
                     if self._quota.in_force:
                         self._throttle.charge(self._quota.bucket(self._identity.principal.name, None), len(raw))
@@ -313,11 +314,10 @@ class ReadStream:
         message.init_response.session_id = self.session_id
         self._answers.put(message)
         self._readers.enter(self, mine.topics.values())
-        for name, topic in mine.topics.items():
+        async for name, topic in in_turns(list(mine.topics.items())):
             partitions = mine.wanted[name].partitions
             if init.consumer:
                 self._readers.share(self, topic, partitions)
-                await asyncio.sleep(0)
             else:
                 async for partition in in_turns(sorted(partitions)):
                     mine.start(name, partition)

@@ -6,12 +6,11 @@ always filled in. Statistics come from the partitions' logs, which are opened fo
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.run import clock
-from anabranch_kit.run.turns import in_turns
+from anabranch_kit.run.turns import gathered, in_turns
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.topics.lineage import WHOLE, PartitionInfo
 from ydb_topic_front.service import paths
@@ -40,8 +39,6 @@ _PARTITION_BYTES = 500
 """Approximate memory for a partition in an answer."""
 _CONSUMER_BYTES = 200
 """Approximate memory for a consumer's statistics in an answer."""
-_AT_ONCE = 100
-"""Partitions that are opened together, and described in one turn of the event loop."""
 _SETTINGS = (
     "supported_codecs",
     "partition_write_speed_bytes_per_second",
@@ -150,15 +147,11 @@ class Descriptions:
     async def _partitions(self, topic: Topic, opened: bool) -> AsyncIterator[tuple[PartitionInfo, ReadableLog | None]]:
         """Yield all partitions as of the call, each with its open log if ``opened``."""
         infos = tuple(topic.partitions)
-        for first in range(0, len(infos), _AT_ONCE):
-            some = infos[first : first + _AT_ONCE]
-            logs: Sequence[ReadableLog | None] = [None] * len(some)
-            if opened:
-                logs = await asyncio.gather(*(self._opened(topic, info) for info in some))
-            elif first:
-                await asyncio.sleep(0)
-            for pair in zip(some, logs, strict=True):
-                yield pair
+        logs: Sequence[ReadableLog | None] = [None] * len(infos)
+        if opened:
+            logs = await gathered(self._opened(topic, info) for info in infos)
+        async for pair in in_turns(zip(infos, logs, strict=True)):
+            yield pair
 
     async def _opened(self, topic: Topic, info: PartitionInfo) -> ReadableLog:
         log = self._service.log_to_read(topic, info.index)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.deadlines import Alarm
-from anabranch_kit.run.turns import worked_off
+from anabranch_kit.run.turns import in_turns, worked_off
 from bridges.formats.ydb import first_created_ms
 from ydb_topic_front.session.write_batches import Batches, Held, joined, together
 from ydb_topic_front.session.write_request import MAX_BATCH_BYTES
@@ -151,8 +151,7 @@ class WriteAppends:
         self._account.take(Kind.REQUESTS, request.size)
         self._begin([request])
         try:
-            for index, part in enumerate(found.parts):
-                await asyncio.sleep(0)  # copying one part takes a turn of the event loop
+            async for index, part in in_turns(enumerate(found.parts)):
                 if len(part.messages) <= MAX_BATCH_BYTES:
                     self._append([request], index, part, self._batches.batch(part, found.codec))
                     continue
