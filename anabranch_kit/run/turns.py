@@ -151,7 +151,7 @@ async def worked_off(steps: Generator[object, None, T]) -> T:
 
 
 def step_through(steps: Iterator[object], schedule: Callable[[Callable[[], None]], object]) -> None:
-    """Run ``steps`` to their end in a callback, a few at a time: those that a turn has no time for with ``schedule``."""
+    """Run ``steps`` to their end in a callback, a few at a time; ``schedule`` continues them when a turn is over."""
     turns = Turns()
     while sum(1 for _ in islice(steps, _PORTION)) == _PORTION:
         if turns.is_over:

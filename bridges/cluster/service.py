@@ -18,6 +18,7 @@ import structlog
 
 from anabranch_kit.errors import StoreError
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.database.sql import Connection, Database, DatabaseClosed
 from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
@@ -95,9 +96,9 @@ class Cluster:
         self._keeper: Keeper | None = None
         self._server_id = -1
         self._nodes: tuple[Member, ...] = ()
-        self._ending: dict[int, asyncio.Task[None]] = {}
-        self._looking: dict[int, asyncio.Task[None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._ending: set[int] = set()
+        self._looking: set[int] = set()
+        self._tasks = TaskSet()
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._retired = False
@@ -176,7 +177,7 @@ class Cluster:
         await self._mark()
         if self.marks is not None:
             await asyncio.to_thread(self.marks.forget, [member.start for member in look.members])
-        self._tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
+        self._tasks.spawn(self._beat(), "heartbeats")
 
     async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None:
         """Serve: become UP, and get a share of the slots. Raises StoreError if this node was ended meanwhile."""
@@ -185,9 +186,9 @@ class Cluster:
         join = partial(tables.join, start=keeper.start, server_id=server_id, addresses=addresses, rack=rack)
         if not await self._db.surely(self._telling(join)):
             raise StoreError(f"node {self.node_id} was taken for dead while it started")
-        self._tasks.append(asyncio.create_task(self._watch(), name="cluster"))
+        self._tasks.spawn(self._watch(), "cluster")
         if self._db.engine.notice:
-            self._tasks.append(asyncio.create_task(self._listen(), name="notices of the cluster"))
+            self._tasks.spawn(self._listen(), "notices of the cluster")
 
     async def await_owners(self, seconds: float) -> None:
         """Return when each slot has an owner that acts for it, or after ``seconds``.
@@ -275,7 +276,7 @@ class Cluster:
         Returns after ``seconds`` at the latest; 0: wait for no node, as there is nothing to keep. Until then this node
         goes on serving reads.
         """
-        await self._end_tasks()
+        await self._tasks.close()
         keeper = self._keeper
         if keeper is None or keeper.ended or self._retired:
             return
@@ -298,18 +299,10 @@ class Cluster:
 
     async def close(self) -> None:
         """Stop the heartbeats, and close the database."""
-        await self._end_tasks()
+        await self._tasks.close()
         if self._keeper is not None:
             await self._mark()
         await self._db.close()
-
-    async def _end_tasks(self) -> None:
-        tasks, self._tasks = [*self._tasks, *self._ending.values(), *self._looking.values()], []
-        tasks += [task for task in (self._asking, self._marking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
 
     def _telling(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
         """Return ``work`` with a notice to all nodes if it changes something, so that no node has to wait for its next
@@ -384,7 +377,7 @@ class Cluster:
 
     def _begin_asking(self) -> asyncio.Task[None]:
         if self._asking is None:
-            self._asking = asyncio.create_task(self._ask_fenced(), name="whether the log is this node's still")
+            self._asking = self._tasks.spawn(self._ask_fenced(), "whether the log is this node's still")
         return self._asking
 
     async def _ask_fenced(self) -> None:
@@ -509,7 +502,7 @@ class Cluster:
 
     def _begin_marking(self) -> asyncio.Task[None]:
         if self._marking is None:
-            self._marking = asyncio.create_task(self._mark(), name="how far the database is")
+            self._marking = self._tasks.spawn(self._mark(), "how far the database is")
         return self._marking
 
     async def _marked_soon(self) -> None:
@@ -557,12 +550,12 @@ class Cluster:
         if self.is_past is not None:
             for member in keeper.doubtful():
                 if member.start not in self._looking:
-                    task = asyncio.create_task(self._look_for(member), name=f"looking for node {member.node_id}")
-                    self._looking[member.start] = task
+                    self._looking.add(member.start)
+                    self._tasks.spawn(self._look_for(member), f"looking for node {member.node_id}")
         for member in keeper.to_end():
             if member.start not in self._ending:
-                task = asyncio.create_task(self._end(member), name=f"end of node {member.node_id}")
-                self._ending[member.start] = task
+                self._ending.add(member.start)
+                task = self._tasks.spawn(self._end(member), f"end of node {member.node_id}")
                 task.add_done_callback(partial(self._is_over, member.start))
         for slot in keeper.unsettled():
             epoch = await self._db.run(partial(tables.raise_epoch, slot=slot, start=keeper.start))
@@ -588,7 +581,7 @@ class Cluster:
         except Exception as error:  # noqa: BLE001 - logged and counted: it is suspected in time
             self._barrier.caught("looking for a node", error)
         finally:
-            self._looking.pop(member.start, None)
+            self._looking.discard(member.start)
 
     def _first(self, slots: Sequence[int]) -> list[int]:
         """Return the slots to be handed over next, at least one."""
@@ -602,7 +595,7 @@ class Cluster:
         return first
 
     def _is_over(self, start: int, task: asyncio.Task[None]) -> None:
-        self._ending.pop(start, None)
+        self._ending.discard(start)
 
     async def _give(self, slots: Collection[int], to: int) -> int:
         keeper = self._member

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from anabranch_kit.run.deadlines import Deadlines
+from anabranch_kit.run.task_set import TaskSet
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.transport.handler import DEFECT, Reply
 from sbp_back.wire import model as w
@@ -47,7 +48,7 @@ class DocumentServer:
         self._controls = Controls(lanes, client, lambda: self.range_server_addr)
         self._loop = asyncio.get_running_loop()
         self._deadlines: Deadlines[TimedReply] = Deadlines(self._loop, TimedReply.expire, client.barrier)
-        self._tasks: set[asyncio.Task[w.Response]] = set()
+        self._tasks = TaskSet()
 
     def handle(self, request: w.Request, reply: Reply) -> None:
         match request:
@@ -90,10 +91,7 @@ class DocumentServer:
     async def close(self) -> None:
         """Answer requests in flight as failed. Idempotent."""
         self.stop_waiting()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._tasks.close()
 
     def _report(self, request: w.HeartbeatRequest | w.ReportMetricsRequest, reply: Reply) -> None:
         """Take a sign of life of a range server. Ours keeps its address, which is of another dialect, whatever a client
@@ -134,15 +132,11 @@ class DocumentServer:
         return timed
 
     def _start(self, work: Callable[[], Awaitable[w.DocumentResponse]], reply: Reply) -> None:
-        task = asyncio.ensure_future(self._outcome(work))
-        self._tasks.add(task)
-
         def ended(done: asyncio.Task[w.Response]) -> None:
-            self._tasks.discard(done)
             # Reply here, not in the task: a task that is cancelled before its first step never runs.
             reply(_STOPPED if done.cancelled() else done.result())
 
-        task.add_done_callback(ended)
+        self._tasks.spawn(self._outcome(work)).add_done_callback(ended)
 
     async def _outcome(self, work: Callable[[], Awaitable[w.DocumentResponse]]) -> w.Response:
         try:

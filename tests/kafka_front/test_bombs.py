@@ -101,10 +101,11 @@ async def test_a_request_of_many_batches_is_looked_at_a_turn_at_a_time(node: Nod
     client.writer.close()
 
 
+@pytest.mark.usefixtures("slow_turns")
 async def test_a_request_of_countless_partitions_is_handed_out_a_share_at_a_time(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_service, "_PER_TURN", 10)
+    monkeypatch.setattr(produce_service, "_LONG", 10)
     shares: list[int] = []
     turns = 0
     real = produce_service.accept
@@ -142,6 +143,7 @@ async def test_a_request_of_countless_partitions_is_handed_out_a_share_at_a_time
     other.writer.close()
 
 
+@pytest.mark.usefixtures("slow_turns")
 async def test_a_request_of_many_bytes_is_checked_a_share_at_a_time_and_nothing_overtakes_it(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +158,7 @@ async def test_a_request_of_many_bytes_is_checked_a_share_at_a_time_and_nothing_
         summed[turns] += len(data)
         return real(data, value)
 
-    monkeypatch.setattr(produce_service, "_BYTES_PER_TURN", 100_000)
+    monkeypatch.setattr(produce_service, "_LONG_BYTES", 100_000)
     monkeypatch.setattr(formats_kafka, "STEP", 10_000)
     large, some = one(bytes(900_000)), one(bytes(60_000))
     spoilt = large[:-1] + b"?"
@@ -181,8 +183,9 @@ async def test_a_request_of_many_bytes_is_checked_a_share_at_a_time_and_nothing_
     client.writer.close()
 
 
+@pytest.mark.usefixtures("slow_turns")
 async def test_a_defect_in_a_turn_costs_one_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_service, "_PER_TURN", 10)
+    monkeypatch.setattr(produce_service, "_LONG", 10)
     real = produce_service.accept
 
     def accept(records: Any, *args: Any) -> Any:

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Changes:
         self._mirrors: list[Mirror] = []
         self._lock = asyncio.Lock()
         self._looks = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
 
     @property
     def shared(self) -> bool:
@@ -175,18 +176,13 @@ class Changes:
         error of the database."""
         if self.shared:
             await self.catch_up()
-            self._tasks.append(asyncio.create_task(self._poll(barrier), name="changes of other nodes"))
+            self._tasks.spawn(self._poll(barrier), "changes of other nodes")
             if self._db.engine.notice:
-                self._tasks.append(asyncio.create_task(self._listen(barrier), name="notices of other nodes"))
+                self._tasks.spawn(self._listen(barrier), "notices of other nodes")
 
     async def close(self) -> None:
         """Stop following. Idempotent."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await self._tasks.close()
 
     async def latest(self) -> None:
         """Catch up if other nodes may use the database, before a request whose client may have changed something

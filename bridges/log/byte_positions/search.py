@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.shared import SharedWorks
 from anabranch_kit.run.sliced import SlicedWorks
+from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import Turns
 from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
 from bridges.formats.compression import DEFAULT_LIMIT
@@ -51,7 +52,7 @@ class ByteSearch:
         self._snapshot = snapshot
         self._starts = starts
         self._inflated_bytes = inflated_bytes
-        self._asked: set[asyncio.Task[BytePlace]] = set()
+        self._asked = TaskSet()
         self._counting: SharedWorks[PartitionLog, None] = SharedWorks(self._note_failure)
 
     # --- looking up ---------------------------------------------------------------------------------------------
@@ -197,18 +198,15 @@ class ByteSearch:
 
     def when_counted(self, log: PartitionLog, done: Callable[[LogError | None], None]) -> None:
         """Call back when everything that is decided now is counted, or with the error that prevents it."""
-        task = asyncio.ensure_future(self.end(log))
-        self._asked.add(task)
 
         def ended(task: asyncio.Task[BytePlace]) -> None:
-            self._asked.discard(task)
             error = LogUnavailable("the node is stopping") if task.cancelled() else task.exception()
             if error is not None and not isinstance(error, LogError):
                 self._barrier.caught("counting bytes", error, topic=log.topic, partition=log.partition)
                 error = LogUnavailable(f"{log.topic}-{log.partition}: counting bytes failed unexpectedly")
             self._barrier.call("counting bytes", done, error, topic=log.topic, partition=log.partition)
 
-        task.add_done_callback(ended)
+        self._asked.spawn(self.end(log)).add_done_callback(ended)
 
     # --- what is trimmed, or declared lost ------------------------------------------------------------------------
 
@@ -411,7 +409,8 @@ class ByteSearch:
 
     async def close(self) -> None:
         """Stop all counts."""
-        tasks = [*self._asked, *self._counting.tasks]
+        await self._asked.close()
+        tasks = self._counting.tasks
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from anabranch_kit.net.address import WILDCARDS, Address
 from anabranch_kit.run.rounds import Rounds
+from anabranch_kit.run.task_set import TaskSet
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget
@@ -42,7 +43,7 @@ class Chores:
 
     def __init__(self, barrier: Barrier) -> None:
         self._barrier = barrier
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
         self._rounds: list[Rounds[Any]] = []
 
     def every(self, interval_ms: int, chore: Callable[[int], Awaitable[object]], what: str) -> None:
@@ -50,7 +51,7 @@ class Chores:
 
         A run ends before the next begins. An error is logged, and the chore is called again at its next time.
         """
-        self._tasks.append(asyncio.create_task(_repeat(interval_ms / 1000, chore, what), name=what))
+        self._tasks.spawn(_repeat(interval_ms / 1000, chore, what), what)
 
     def rounds(self, what: str) -> Rounds[Any]:
         """Return a runner for a chore over many items; it ends when the node stops."""
@@ -60,9 +61,7 @@ class Chores:
 
     async def close(self) -> None:
         """Cancel all chores, and return when they have ended. Idempotent."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *(one.close() for one in self._rounds), return_exceptions=True)
+        await asyncio.gather(self._tasks.close(), *(one.close() for one in self._rounds), return_exceptions=True)
 
 
 async def _repeat(seconds: float, chore: Callable[[int], Awaitable[object]], what: str) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from anabranch_kit.run.turns import Turns
 from bridges.auth import Operation
 from bridges.errors import LogError, RecordsRefused
 from bridges.formats.kafka import checksum
@@ -41,10 +42,10 @@ _Refused = tuple[ErrorCode, str]
 _Turns = Iterator["asyncio.Future[None] | None"]
 _IDS_SINCE = 13
 _OVERDUE_SCAN_S = 0.5
-_PER_TURN = 1000
-"""Most partitions of one request handed to their logs in one turn of the event loop."""
-_BYTES_PER_TURN = 4 * 1024 * 1024
-"""Most bytes of one request whose checksums are computed in one turn."""
+_LONG = 1000
+"""Most partitions of a request that is handed out at once; a longer one is handed out in turns."""
+_LONG_BYTES = 4 * 1024 * 1024
+"""Most bytes of such a request, and of a batch whose checksum is computed in one go."""
 
 
 class _Operation:
@@ -186,8 +187,8 @@ class Produce:
         operation = _Operation(self, ctx, request.acks, deadline, request.transactional_id)
         topics = request.topic_data
         parts = len(topics[0].partition_data) if len(topics) == 1 else sum(len(one.partition_data) for one in topics)
-        operation.long = parts > _PER_TURN
-        in_turns = operation.long or ctx.size > _BYTES_PER_TURN
+        operation.long = parts > _LONG
+        in_turns = operation.long or ctx.size > _LONG_BYTES
         if self._changes.shared and not in_turns:
             in_turns = not all(self._knows(ctx.version, topic) for topic in topics)
         if in_turns or self._handing:
@@ -230,7 +231,7 @@ class Produce:
         """Hand out a request of many partitions or bytes, or with unknown topics. Yields None at the end of each turn
         of the event loop, or a future to wait for."""
         whole = self._refused_whole(operation.ctx, request)
-        handed = looked_at = 0
+        turns = Turns()
         asked = not self._changes.shared
         for topic in request.topic_data:
             if not asked and not self._knows(operation.ctx.version, topic):
@@ -243,14 +244,11 @@ class Produce:
                     self._service.node.barrier.caught("asking for a topic", error)
             name, answers, refused = self._begin_topic(operation, topic, whole)
             for data in topic.partition_data:
-                size = 0 if data.records is None else len(data.records)
-                if handed and (not handed % _PER_TURN or looked_at + size > _BYTES_PER_TURN):
+                if turns.is_over:
                     yield None
-                    looked_at = 0
-                handed += 1
-                looked_at += size
+                    turns = Turns()
                 crc = None
-                if data.records is not None and refused is None and size > _BYTES_PER_TURN:
+                if data.records is not None and refused is None and len(data.records) > _LONG_BYTES:
                     crc = yield from checksum(data.records)
                 self._hand_out(operation, name, data, answers, refused, crc)
 

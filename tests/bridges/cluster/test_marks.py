@@ -181,7 +181,7 @@ async def test_a_database_that_went_back_while_nobody_ran_is_refused(world: Worl
     await world.save()
     await service.raise_epoch(0)
     if killed:
-        await service._end_tasks()
+        await service._tasks.close()
         await service._db.close()
     else:
         await service.close()
@@ -331,7 +331,7 @@ async def test_a_heartbeat_that_finds_an_older_database_says_so(world: World) ->
     async with world.served(1):
         await world.save()
         async with world.served(2) as two:
-            (watching,) = [task for task in two._tasks if task.get_name() == "cluster"]
+            (watching,) = [task for task in two._tasks._tasks if task.get_name() == "cluster"]
             watching.cancel()
             await world.set_database_back()
             await until(lambda: 2 in world.ended)

@@ -391,6 +391,7 @@ def test_rows_stay_bounded_and_true() -> None:
         assert after.position == 8 * after.offset
 
 
+@pytest.mark.usefixtures("slow_turns")
 async def test_nothing_is_counted_for_nobody_and_who_asks_next_goes_on_from_there() -> None:
     world = World()
     log = await world.boot()
