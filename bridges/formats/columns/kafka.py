@@ -10,9 +10,9 @@ import numpy as np
 
 from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchCorrupt, BatchInvalid
-from bridges.formats.columns.rows import Fields, Headers, Rows, spread
+from bridges.formats.columns.rows import Fields, Headers, Rows, read_headers, spread
 from bridges.formats.columns.varints import Int64s, Numbers, Unusual, chain, zigzag
-from bridges.formats.columns.weaving import Constant, Number, Part, cut, weave
+from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
 from bridges.formats.compression import PIECE, inflate
 from bridges.formats.kafka import (
     CONTROL,
@@ -260,11 +260,19 @@ def encode(
         Number(distances << 1),
         *([Constant(b"\1")] if rows.keys is None else _nullable(rows.keys)),
         *_nullable(rows.values),
-        Constant(b"\0"),
+        *_encode_headers(rows),
     ]
     data, ends = weave(len(rows), parts, lambda size: [Number(size << 1)])
     for builder, count, most, piece in zip(builders, counts, newest, cut(data, ends, firsts), strict=True):
         builder.add_encoded(piece, count, most)
+
+
+def _encode_headers(rows: Rows) -> list[Part]:
+    headers = read_headers(rows)
+    if headers is None:
+        return [Constant(b"\0")]
+    first, names, values = headers
+    return [Number(np.diff(first) << 1), lists(first, [*_nullable(names), *_nullable(values)])]
 
 
 def _nullable(fields: Fields) -> list[Part]:

@@ -50,12 +50,12 @@ def translate(batches: Sequence[StoredBatch], target: StoredFormat, limit: int) 
     if len(bodies) > 1:
         rows = decode(arrays, bodies)
         spans = [np.arange(body.batch.base_offset, body.batch.end_offset) for body in bodies]
-        _require_plain(rows, np.concatenate(spans))
+        _require_whole(rows, np.concatenate(spans))
         encoder.encode(filled, rows, [body.count for body in bodies], [body.producer for body in bodies])
     elif bodies:
         offset = bodies[0].batch.base_offset
         for rows in _parts(arrays, bodies[0]):
-            _require_plain(rows, np.arange(offset, offset + len(rows)))
+            _require_whole(rows, np.arange(offset, offset + len(rows)))
             encoder.encode(filled, rows, [len(rows)], [bodies[0].producer])
             offset += len(rows)
             yield None
@@ -65,9 +65,9 @@ def translate(batches: Sequence[StoredBatch], target: StoredFormat, limit: int) 
     return made
 
 
-def _require_plain(rows: Rows, offsets: Int64s) -> None:
-    """Raise Unusual for records that the encoders do not take: with headers, or with gaps between them."""
-    if rows.headers is not None or not np.array_equal(rows.offsets, offsets):
+def _require_whole(rows: Rows, offsets: Int64s) -> None:
+    """Raise Unusual for records with gaps between them."""
+    if not np.array_equal(rows.offsets, offsets):
         raise Unusual
 
 

@@ -67,13 +67,12 @@ class BigEndian(NamedTuple):
 Part = Number | Constant | BigEndian | Fields
 
 
-def weave(
-    count: int, parts: Sequence[Part], before: Callable[[Int64s], Sequence[Number | Constant]] | None = None
-) -> tuple[bytes, Int64s]:
-    """Return ``count`` records, each of which is its ``parts`` in order, and the position at which each ends.
+Before = Callable[[Int64s], Sequence[Number | Constant]]
+"""(bytes of each record's parts) -> what is in front of them."""
 
-    ``before`` makes what is in front of each from the bytes of its parts.
-    """
+
+def weave(count: int, parts: Sequence[Part], before: Before | None = None) -> tuple[bytes, Int64s]:
+    """Return ``count`` records, each of which is its ``parts`` in order, and the position at which each ends."""
     heads = np.zeros(count, np.int64)
     fields = np.zeros(count, np.int64)
     rooms: list[Int64s | int] = []
@@ -106,17 +105,20 @@ def weave(
     ends = heads + np.cumsum(fields)
     if not values:
         return head, ends
-    data = values[0].data
-    bounds, starts, stops = cuts[0], values[0].starts, values[0].ends
-    if len(values) > 1:
-        bounds = np.stack(cuts, 1).ravel()
-        starts = np.stack([part.starts for part in values], 1).ravel()
-        stops = np.stack([part.ends for part in values], 1).ravel()
-    at_cuts = bounds.tolist()
-    pieces: list[bytes] = [b""] * (2 * len(at_cuts) + 1)
-    pieces[0::2] = [head[begin:end] for begin, end in zip([0, *at_cuts], [*at_cuts, len(head)], strict=True)]
-    pieces[1::2] = [data[begin:end] for begin, end in zip(starts.tolist(), stops.tolist(), strict=True)]
+    bounds = (np.stack(cuts, 1).ravel() if len(cuts) > 1 else cuts[0]).tolist()
+    pieces: list[bytes] = [b""] * (2 * len(bounds) + 1)
+    pieces[0::2] = [head[begin:end] for begin, end in zip([0, *bounds], [*bounds, len(head)], strict=True)]
+    for number, part in enumerate(values):
+        data, starts, stops = part.data, part.starts.tolist(), part.ends.tolist()
+        pieces[1 + 2 * number :: 2 * len(values)] = [data[begin:end] for begin, end in zip(starts, stops, strict=True)]
     return b"".join(pieces), ends
+
+
+def lists(first: Int64s, parts: Sequence[Part], before: Before | None = None) -> Fields:
+    """Return for each record the elements from ``first[i]`` to ``first[i + 1]``, encoded as :func:`weave` does."""
+    data, ends = weave(int(first[-1]), parts, before)
+    bounds = np.concatenate(([0], ends))[first]
+    return Fields(data, bounds[:-1], bounds[1:])
 
 
 def cut(data: bytes, ends: Int64s, firsts: Int64s) -> list[bytes]:

@@ -10,9 +10,9 @@ import numpy as np
 from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
 from bridges.formats.base import APPEND_TIME
-from bridges.formats.columns.rows import Fields, Headers, Rows
+from bridges.formats.columns.rows import Fields, Headers, Rows, read_headers
 from bridges.formats.columns.varints import Bools, Int64s, Numbers, Unusual, chain, sizes, steps_by, walk
-from bridges.formats.columns.weaving import Constant, Number, Part, cut, weave
+from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.formats.ydb import (
     DELTA_TAG,
@@ -360,6 +360,9 @@ def encode(builders: Sequence[YdbBuilder], rows: Rows, counts: Sequence[int], pr
             Number(key_sizes, keyed),
             rows.keys,
         ]
+    headers = read_headers(rows, _is_own)
+    if headers is not None:
+        parts.append(_encode_items(*headers))
     if values.missing is not None:
         parts.append(Constant(_TOMBSTONE, np.flatnonzero(values.missing)))
     data, ends = weave(count, parts, lambda size: [Constant(bytes((_MESSAGE_TAG,))), Number(size)])
@@ -371,3 +374,23 @@ def encode(builders: Sequence[YdbBuilder], rows: Rows, counts: Sequence[int], pr
         builders, seq_nos_of, counts, newest, producers, cut(data, ends, firsts), strict=True
     ):
         builder.add_encoded(piece, number, told, most, producer)
+
+
+def _is_own(name: str) -> bool:
+    """Return whether a header's name means something else among a message's items."""
+    return name in (KEY_ITEM, NULL_ITEM, TIMESTAMP_ITEM, TOMBSTONE_ITEM)
+
+
+def _encode_items(first: Int64s, names: Fields, values: Fields) -> Fields:
+    if values.missing is not None:
+        raise Unusual
+    full = np.flatnonzero(values.sizes)
+    parts: list[Part] = [
+        Constant(b"\x0a"),
+        Number(names.sizes),
+        names,
+        Constant(b"\x12", full),
+        Number(values.sizes[full], full),
+        values,
+    ]
+    return lists(first, parts, lambda size: [Constant(bytes((_ITEM,))), Number(size)])

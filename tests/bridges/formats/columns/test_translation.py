@@ -22,7 +22,7 @@ from bridges.formats.kafka import LOG_APPEND_TIME, encode
 from bridges.formats.pravega import Shape, gathered
 from bridges.formats.pravega import encode as encode_pravega
 from bridges.formats.records import Buffer, Record, StoredBatch
-from bridges.formats.ydb import Head, encode_batch
+from bridges.formats.ydb import NULL_ITEM, TIMESTAMP_ITEM, TOMBSTONE_ITEM, Head, encode_batch
 
 TARGETS = (FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB)
 
@@ -66,7 +66,14 @@ RECORDS = st.builds(
     Record,
     st.none() | st.binary(max_size=200),
     st.none() | st.binary(max_size=300) | st.integers(60_000, 200_000).map(bytes),
-    st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=1) | st.just([]),
+    st.lists(
+        st.tuples(
+            st.text(max_size=3) | st.sampled_from(["__key", NULL_ITEM, TIMESTAMP_ITEM, TOMBSTONE_ITEM]),
+            st.none() | st.binary(max_size=3),
+        ),
+        max_size=2,
+    )
+    | st.just([]),
     TIMES,
 )
 
@@ -107,11 +114,12 @@ def of_kafka(records: list[Record], base: int, codec: int = 0, flags: int = 0) -
     return StoredBatch(base, base + len(records), FormatId.KAFKA | flags, payload, 77)
 
 
+HEADERS = st.lists(st.tuples(st.sampled_from(["", "name", "\u0444"]), st.binary(max_size=200)), max_size=3)
 PLAIN = st.builds(
     Record,
     st.none() | st.binary(max_size=200),
     st.none() | st.binary(max_size=300),
-    st.just([]),
+    HEADERS,
     st.sampled_from([-1, 0, 5, 1_700_000_000_123, 1_700_000_000_124]),
 )
 
@@ -143,7 +151,12 @@ def test_batches_in_many_steps(target: FormatId, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(translation, "STEP_RECORDS", 40)
     draw = random.Random(3)
     records = [
-        Record(draw.choice([None, b"key"]), draw.randbytes(draw.choice([0, 5, 200, 1500])), [], 5 + number)
+        Record(
+            draw.choice([None, b"key"]),
+            draw.randbytes(draw.choice([0, 5, 200, 1500])),
+            draw.choice([[], [("one", b"1"), ("two", b"2")]]),
+            5 + number,
+        )
         for number in range(300)
     ]
     batch = of_kafka(records, 12)
