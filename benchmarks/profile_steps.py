@@ -57,7 +57,10 @@ _WRITTEN = (
     Step("write (and flush) the group", ("anabranch_kit.disk.files:Files.write",), waits=True),
     Step(
         "from the log's thread to the loop (fsync)",
-        ("sbp_back.range_server.store.inbox:Inbox.put", "sbp_back.range_server.store.inbox:Inbox._wakened"),
+        (
+            "sbp_back.range_server.store.writing.inbox:Inbox.put",
+            "sbp_back.range_server.store.writing.inbox:Inbox._wakened",
+        ),
         seldom=True,
     ),
     Step("store: index, callbacks", ("sbp_back.range_server.store.store:Store._complete",)),
@@ -88,10 +91,10 @@ PRODUCE = (
     Step(
         "log: a group",
         (
-            "sbp_back.range_server.store.wal_writer:WalWriter.write_here",
-            "sbp_back.range_server.store.wal_writer:WalWriter._begin",
-            "sbp_back.range_server.store.wal_writer:WalWriter._add_append",
-            "sbp_back.range_server.store.wal_writer:WalWriter._flush",
+            "sbp_back.range_server.store.writing.wal_writer:WalWriter.write_here",
+            "sbp_back.range_server.store.writing.wal_writer:WalWriter._begin",
+            "sbp_back.range_server.store.writing.wal_writer:WalWriter._add_append",
+            "sbp_back.range_server.store.writing.wal_writer:WalWriter._flush",
         ),
     ),
     *_WRITTEN,
@@ -125,9 +128,9 @@ APPEND = (
     Step(
         "log: a group",
         (
-            "sbp_back.range_server.store.wal_writer:WalWriter._begin",
-            "sbp_back.range_server.store.wal_writer:WalWriter._add_append",
-            "sbp_back.range_server.store.wal_writer:WalWriter._flush",
+            "sbp_back.range_server.store.writing.wal_writer:WalWriter._begin",
+            "sbp_back.range_server.store.writing.wal_writer:WalWriter._add_append",
+            "sbp_back.range_server.store.writing.wal_writer:WalWriter._flush",
         ),
     ),
     *_WRITTEN,

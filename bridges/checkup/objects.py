@@ -9,7 +9,7 @@ from uuid import uuid4
 from anabranch_kit.errors import StoreError
 from bridges.node.finding import Finding, fine, warning, wrong
 from bridges.node.settings.config import Settings
-from sbp_back.range_server.object_log.bucket import Bucket
+from sbp_back.range_server.object_log.objects.bucket import Bucket
 
 _ABOUT = "object storage"
 

@@ -34,7 +34,7 @@ from bridges.catalog.database.sql import Connection
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from sbp_back.range_server.object_log.bucket import Bucket
+    from sbp_back.range_server.object_log.objects.bucket import Bucket
 
 EVERY_S = 30.0
 _PATIENCE_S = 5.0

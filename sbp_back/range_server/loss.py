@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from anabranch_kit.disk.files import Files, ending, write_all
 from anabranch_kit.memory.buffers import Buffer
-from sbp_back.range_server.object_log.moved import moved_before, moved_rows
-from sbp_back.range_server.store.format import BLOCK
-from sbp_back.range_server.store.lock import DirectoryLock
+from sbp_back.range_server.object_log.range_objects.moved import moved_before, moved_rows
+from sbp_back.range_server.store.layout.format import BLOCK
+from sbp_back.range_server.store.layout.lock import DirectoryLock
+from sbp_back.range_server.store.opening.recovery import ACCEPTED, LOSSES, Recovered, Recovery
 from sbp_back.range_server.store.options import MOVED, StoreOptions
-from sbp_back.range_server.store.recovery import ACCEPTED, LOSSES, Recovered, Recovery
 from sbp_back.range_server.store.store import Store
 
 
@@ -147,8 +147,8 @@ class _Accepting(Store):
 
 def accept(directory: Path, options: StoreOptions, loss: Loss) -> list[str]:
     """Open the store with what is left of it and close it again, so that it can be opened from now on; return what was
-    done. The file :data:`~sbp_back.range_server.store.recovery.LOSSES` lists what was given up. Raises ``StoreError``
-    and ``OSError``.
+    done. The file :data:`~sbp_back.range_server.store.opening.recovery.LOSSES` lists what was given up. Raises
+    ``StoreError`` and ``OSError``.
     """
     files = Files()
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

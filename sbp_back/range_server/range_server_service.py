@@ -55,7 +55,7 @@ def recover_store(data_dir: Path, options: StoreOptions) -> Store:
     if options.local_bytes is not None and not options.moves:
         raise StoreError("local_bytes is for a log on disk, with durability fsync, whose old data goes to objects")
     if options.moves:
-        from sbp_back.range_server.object_log.offload_store import OffloadStore
+        from sbp_back.range_server.object_log.range_objects.offload_store import OffloadStore
 
         return OffloadStore.open(data_dir, options)
     return Store.open(data_dir, options)

@@ -24,7 +24,7 @@ from anabranch_kit.sql.sqlite import SqliteEngine
 from sbp_back.errors import SbpError
 from sbp_back.placement_driver.state import Transaction
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.range_server.store.wal_writer import WalWriter
+from sbp_back.range_server.store.writing.wal_writer import WalWriter
 from tests.depth import examples, factor, timeout
 from tests.sbp_back.range_server.store.power_loss import HOW, NAMES, Disk, RecordingCalls, steps_of, write_image
 from tests.sbp_back.test_backend_model import SERVERS, STORE, BackendMachine, Stream

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.range_server.store.format import (
+from sbp_back.range_server.store.layout.format import (
     BLOCK,
     RECORD,
     RecordType,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch_kit.disk.files import Files
-from sbp_back.range_server.store.checkpoint import checkpoint_files, decode
-from sbp_back.range_server.store.format import BLOCK, RECORD, RecordType, decode_segment_header, encode_group
-from sbp_back.range_server.store.scan import Group, SegmentScanner
+from sbp_back.range_server.store.layout.checkpoint import checkpoint_files, decode
+from sbp_back.range_server.store.layout.format import BLOCK, RECORD, RecordType, decode_segment_header, encode_group
+from sbp_back.range_server.store.layout.scan import Group, SegmentScanner
 from sbp_back.wire.frame import crc32
 
 KINDS = ("nothing", "garbage", "torn header", "torn body", "body without header", "group of an earlier use")

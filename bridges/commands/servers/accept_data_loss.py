@@ -44,8 +44,8 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
     from bridges.node.settings.config import load
     from bridges.node.settings.sections import SettingsError
     from sbp_back.range_server import loss
+    from sbp_back.range_server.store.opening.recovery import LOSSES
     from sbp_back.range_server.store.options import StoreOptions
-    from sbp_back.range_server.store.recovery import LOSSES
 
     try:
         settings = load({**key_values(sets, "--set"), "data_dir": str(data)}, environ=os.environ, file=config).settings

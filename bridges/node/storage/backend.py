@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bridges.node.settings.tls import Tls
     from sbp_back.client.client import ClientOptions
     from sbp_back.embedded import Embedded, Further
-    from sbp_back.range_server.object_log.bucket import Bucket
+    from sbp_back.range_server.object_log.objects.bucket import Bucket
     from sbp_back.range_server.store.options import StoreOptions
     from sbp_back.transport.tickets import OwnTickets
 
@@ -148,7 +148,7 @@ def bucket_of(sbp: SbpSettings) -> Bucket | None:
     """Return the bucket of a store in this process, None if it has none. Raises StoreError."""
     if sbp.mode != "embedded" or not sbp.objects:
         return None
-    from sbp_back.range_server.object_log.bucket import Bucket
+    from sbp_back.range_server.object_log.objects.bucket import Bucket
 
     return Bucket(sbp.objects)
 
@@ -162,7 +162,7 @@ def server_of_log(sbp: SbpSettings) -> int:
     if bucket is None or sbp.durability != "object":
         return -1
     from anabranch_kit.errors import StoreError
-    from sbp_back.range_server.object_log.logs import Logs
+    from sbp_back.range_server.object_log.ownership.logs import Logs
 
     try:
         return Logs(bucket).opened_by(sbp.object_log)

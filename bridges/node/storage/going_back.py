@@ -22,7 +22,7 @@ from bridges.node.settings.config import Settings
 from bridges.node.storage import backend, databases
 from bridges.node.storage.data_dir import DataDirectory
 from sbp_back.placement_driver.state import in_postgres, skip_numbers
-from sbp_back.range_server.object_log.logs import Logs
+from sbp_back.range_server.object_log.ownership.logs import Logs
 
 _STREAMS_AHEAD = 100_000
 """Ids of streams and range servers to skip. They may have been given out, and a stream with a reused id would find the

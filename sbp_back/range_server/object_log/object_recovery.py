@@ -1,8 +1,8 @@
 """Reading a log of objects: it ends all incarnations of the log and reads what they have written.
 
-The reader has claimed a number of the log (:mod:`.claims`); it ends the logs of the numbers below one after the other
-and reads them in order. An earlier incarnation that still lives finds its next number taken; one that is just starting
-finds its first one taken. Where a log says that its server has adopted another log, that is read, too.
+The reader has claimed a number of the log (:mod:`.ownership.claims`); it ends the logs of the numbers below one after
+the other and reads them in order. An earlier incarnation that still lives finds its next number taken; one that is just
+starting finds its first one taken. Where a log says that its server has adopted another log, that is read, too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from msgspec import Struct, field
 
 from anabranch_kit.errors import StoreCorrupt, StoreError
 from sbp_back.errors import DecodeError
-from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket, again
-from sbp_back.range_server.object_log.cache import Cache, source_of
-from sbp_back.range_server.object_log.chain import Chain, Entry
-from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, decode_head, key_of
-from sbp_back.range_server.object_log.group import BEFORE_RECORDS, ObjectGroup, decode_group, records_end
-from sbp_back.range_server.object_log.index_object import (
+from sbp_back.range_server.object_log.objects.bucket import PATIENCE, Bucket, again
+from sbp_back.range_server.object_log.objects.cache import Cache, source_of
+from sbp_back.range_server.object_log.objects.content import HEAD_BYTES, UNIQUE_BYTES, decode_head, key_of
+from sbp_back.range_server.object_log.objects.group import BEFORE_RECORDS, ObjectGroup, decode_group, records_end
+from sbp_back.range_server.object_log.objects.index_object import (
     Index,
     check_whole,
     decode_index_object,
@@ -30,11 +29,12 @@ from sbp_back.range_server.object_log.index_object import (
     unpack_crcs,
     unpack_places,
 )
-from sbp_back.range_server.object_log.logs import Logs
-from sbp_back.range_server.store.format import RecordType
-from sbp_back.range_server.store.idxfile import SegmentIndex
+from sbp_back.range_server.object_log.ownership.chain import Chain, Entry
+from sbp_back.range_server.object_log.ownership.logs import Logs
 from sbp_back.range_server.store.index import StoredRange, StoreState
-from sbp_back.range_server.store.replay import apply_records
+from sbp_back.range_server.store.layout.format import RecordType
+from sbp_back.range_server.store.layout.idxfile import SegmentIndex
+from sbp_back.range_server.store.opening.replay import apply_records
 from sbp_back.range_server.store.segment import Segment
 
 logger = logging.getLogger(__name__)

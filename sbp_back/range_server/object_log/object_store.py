@@ -20,23 +20,23 @@ from msgspec.structs import replace
 from anabranch_kit.disk.files import ending, make_directories
 from anabranch_kit.errors import StoreError, StoreVersionError
 from anabranch_kit.run.awaited import Settle, awaited
-from sbp_back.range_server.object_log.bucket import Bucket
-from sbp_back.range_server.object_log.cache import Cache, range_object, source_of
-from sbp_back.range_server.object_log.logs import SERVER_ID, AdoptedElsewhereError, Logs
 from sbp_back.range_server.object_log.object_recovery import LogReader, ReadLog, end_ranges
 from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
 from sbp_back.range_server.object_log.object_writer import ObjectWriter
-from sbp_back.range_server.object_log.range_object import RangeObject
+from sbp_back.range_server.object_log.objects.bucket import Bucket
+from sbp_back.range_server.object_log.objects.cache import Cache, range_object, source_of
+from sbp_back.range_server.object_log.ownership.logs import SERVER_ID, AdoptedElsewhereError, Logs
+from sbp_back.range_server.object_log.range_objects.range_object import RangeObject
 from sbp_back.range_server.store.index import StoredRange
-from sbp_back.range_server.store.lock import DirectoryLock
+from sbp_back.range_server.store.layout.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
-from sbp_back.range_server.store.moving import Moving
+from sbp_back.range_server.store.opening.recovery import Recovered
 from sbp_back.range_server.store.options import OBJECTS, StoreOptions
-from sbp_back.range_server.store.recovery import Recovered
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.store import Store
-from sbp_back.range_server.store.wal_items import Adopt, Control, Done
-from sbp_back.range_server.store.writing import Writing
+from sbp_back.range_server.store.upkeep.moving import Moving
+from sbp_back.range_server.store.writing.interface import Writing
+from sbp_back.range_server.store.writing.wal_items import Adopt, Control, Done
 from sbp_back.wire.model import ObjectInfo, ObjectMetadata
 
 logger = logging.getLogger(__name__)

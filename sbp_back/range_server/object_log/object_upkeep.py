@@ -1,5 +1,5 @@
 """Chores of a store of objects: it keeps the cache within its bound, writes indexes and objects of ranges
-(:mod:`.packing`), and deletes what nobody can read any more.
+(:mod:`.range_objects.packing`), and deletes what nobody can read any more.
 
 A segment of which nothing can be read is left out of the next index. Its objects are deleted when one more index is
 there, which does not name it either, and after ``object_grace_seconds``. Objects that a process had not deleted when it
@@ -16,29 +16,29 @@ from collections.abc import Callable
 from functools import partial
 
 from anabranch_kit.errors import StoreError, StoreFailed
-from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
-from sbp_back.range_server.object_log.cache import Cache, range_object, shrink, source_of
-from sbp_back.range_server.object_log.chain import Chain, Entry
-from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, key_of
-from sbp_back.range_server.object_log.doomed import Doomed, delete
-from sbp_back.range_server.object_log.index_object import (
+from sbp_back.range_server.object_log.object_recovery import ReadLog
+from sbp_back.range_server.object_log.objects.bucket import PATIENCE, Bucket
+from sbp_back.range_server.object_log.objects.cache import Cache, range_object, shrink, source_of
+from sbp_back.range_server.object_log.objects.content import HEAD_BYTES, UNIQUE_BYTES, key_of
+from sbp_back.range_server.object_log.objects.doomed import Doomed, delete
+from sbp_back.range_server.object_log.objects.index_object import (
     Index,
     SegmentFacts,
     copied,
     encode_index_object,
     pack_places,
 )
-from sbp_back.range_server.object_log.logs import Logs
-from sbp_back.range_server.object_log.object_recovery import ReadLog
-from sbp_back.range_server.object_log.packing import Packing
-from sbp_back.range_server.object_log.range_object import PREFIX
-from sbp_back.range_server.store import checkpoint as checkpoints
-from sbp_back.range_server.store.idxfile import SegmentIndex, encode_index
+from sbp_back.range_server.object_log.ownership.chain import Chain, Entry
+from sbp_back.range_server.object_log.ownership.logs import Logs
+from sbp_back.range_server.object_log.range_objects.packing import Packing
+from sbp_back.range_server.object_log.range_objects.range_object import PREFIX
+from sbp_back.range_server.store.layout import checkpoint as checkpoints
+from sbp_back.range_server.store.layout.idxfile import SegmentIndex, encode_index
 from sbp_back.range_server.store.log import Background, Log
-from sbp_back.range_server.store.moving import Moving
-from sbp_back.range_server.store.recovery import columns_of, rebind
+from sbp_back.range_server.store.opening.recovery import columns_of, rebind
 from sbp_back.range_server.store.segment import Segment
-from sbp_back.range_server.store.wal_items import Item
+from sbp_back.range_server.store.upkeep.moving import Moving
+from sbp_back.range_server.store.writing.wal_items import Item
 
 logger = logging.getLogger(__name__)
 

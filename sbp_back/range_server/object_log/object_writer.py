@@ -19,19 +19,19 @@ from msgspec import Struct
 
 from anabranch_kit.errors import StoreError, StoreFailed
 from anabranch_kit.memory.buffers import Buffer
-from sbp_back.range_server.object_log.bucket import Bucket, pauses
-from sbp_back.range_server.object_log.cache import Cache, source_of
-from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, ObjectHead, ObjectKind
-from sbp_back.range_server.object_log.group import BEFORE_RECORDS, encode_object, group_bytes
+from sbp_back.range_server.object_log.objects.bucket import Bucket, pauses
+from sbp_back.range_server.object_log.objects.cache import Cache, source_of
+from sbp_back.range_server.object_log.objects.content import HEAD_BYTES, UNIQUE_BYTES, ObjectHead, ObjectKind
+from sbp_back.range_server.object_log.objects.group import BEFORE_RECORDS, encode_object, group_bytes
 from sbp_back.range_server.object_log.writer import Group as Numbered
 from sbp_back.range_server.object_log.writer import LogWriter, Put
-from sbp_back.range_server.store.format import RECORD, RECORD_BYTES
 from sbp_back.range_server.store.index import StoredRange
+from sbp_back.range_server.store.layout.format import RECORD, RECORD_BYTES
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.segment import Segment
-from sbp_back.range_server.store.tails import Tails
-from sbp_back.range_server.store.wal_items import Append, Control, Copies, Group, Item, Roll
-from sbp_back.range_server.store.writing import STOP, Writing
+from sbp_back.range_server.store.writing.interface import STOP, Writing
+from sbp_back.range_server.store.writing.tails import Tails
+from sbp_back.range_server.store.writing.wal_items import Append, Control, Copies, Group, Item, Roll
 
 logger = logging.getLogger(__name__)
 

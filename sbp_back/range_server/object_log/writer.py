@@ -13,10 +13,10 @@ A group's object goes through these states; what is not in the table cannot happ
 | UNKNOWN | time to try again | UNDER_WAY | |
 | THERE | all before it are there as well | *acknowledged* | |
 
-The order matters because a server that ends this log (:mod:`.takeover`) puts a fence at the first missing number. A
-group above a missing number is then no part of the log, though its object is there; so it is acknowledged only when
-nothing below it is missing. A fenced log acknowledges nothing more, not even groups below the fence: their appenders
-ask the server that has the ranges now. A group that is not acknowledged is *unknown*, not failed
+The order matters because a server that ends this log (:mod:`.ownership.takeover`) puts a fence at the first missing
+number. A group above a missing number is then no part of the log, though its object is there; so it is acknowledged
+only when nothing below it is missing. A fenced log acknowledges nothing more, not even groups below the fence: their
+appenders ask the server that has the ranges now. A group that is not acknowledged is *unknown*, not failed
 (docs/protocols/sbp.md, "Writers").
 """
 
@@ -29,7 +29,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from anabranch_kit.memory.buffers import Buffer
-from sbp_back.range_server.object_log.content import ObjectKind, encode
+from sbp_back.range_server.object_log.objects.content import ObjectKind, encode
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from sbp_back.range_server.store.checkpoint import Kept
 from sbp_back.range_server.store.index import StoreState
+from sbp_back.range_server.store.layout.checkpoint import Kept
 from sbp_back.range_server.store.options import MOVED, StoreOptions
 from sbp_back.range_server.store.segment import OpenSegments, Segment
 from sbp_back.range_server.store.stats import StoreStats

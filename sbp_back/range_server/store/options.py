@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from anabranch_kit.disk.files import Files
-from sbp_back.range_server.store.format import BLOCK
+from sbp_back.range_server.store.layout.format import BLOCK
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from anabranch_kit.disk.files import Files
-from sbp_back.range_server.store.format import BLOCK
+from sbp_back.range_server.store.layout.format import BLOCK
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store.index import Run

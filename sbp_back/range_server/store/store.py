@@ -17,24 +17,24 @@ from typing import ClassVar, Self, TypeVar
 from anabranch_kit.disk.files import ending, is_disk_full, make_directories
 from anabranch_kit.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from anabranch_kit.run.cycle import cycle_of
-from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
 from sbp_back.range_server.store.gather import Gather, GatherDone, Gathers
-from sbp_back.range_server.store.idxfile import host_is_supported
-from sbp_back.range_server.store.inbox import Inbox
 from sbp_back.range_server.store.index import StoredRange, StoredStream
-from sbp_back.range_server.store.lock import DirectoryLock
+from sbp_back.range_server.store.layout.format import BLOCK, RecordType, group_size
+from sbp_back.range_server.store.layout.idxfile import host_is_supported
+from sbp_back.range_server.store.layout.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
-from sbp_back.range_server.store.maintenance import Maintenance, save_checkpoint
-from sbp_back.range_server.store.moving import Moving
+from sbp_back.range_server.store.opening.recovery import Recovered, Recovery
+from sbp_back.range_server.store.opening.replay import CopiedRows, apply_control, restart_empty
 from sbp_back.range_server.store.options import MOVED, OBJECTS, StoreOptions
-from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
-from sbp_back.range_server.store.recovery import Recovered, Recovery
-from sbp_back.range_server.store.replacing import Replacement
-from sbp_back.range_server.store.replay import CopiedRows, apply_control, restart_empty
 from sbp_back.range_server.store.stats import StoreStats
-from sbp_back.range_server.store.wal_items import Append, Control, Copies, Done, Flush, Group, Item, Roll
-from sbp_back.range_server.store.wal_writer import SMALL_BYTES, WalWriter
-from sbp_back.range_server.store.writing import Writing
+from sbp_back.range_server.store.upkeep.maintenance import Maintenance, save_checkpoint
+from sbp_back.range_server.store.upkeep.moving import Moving
+from sbp_back.range_server.store.upkeep.replacing import Replacement
+from sbp_back.range_server.store.writing.inbox import Inbox
+from sbp_back.range_server.store.writing.interface import Writing
+from sbp_back.range_server.store.writing.prepare import Preparer, SegmentFactory
+from sbp_back.range_server.store.writing.wal_items import Append, Control, Copies, Done, Flush, Group, Item, Roll
+from sbp_back.range_server.store.writing.wal_writer import SMALL_BYTES, WalWriter
 from sbp_back.wire.entry import entry_crc
 from sbp_back.wire.model import Entry, ObjectInfo, ObjectMetadata
 

@@ -29,11 +29,11 @@ from bridges.node.settings.sections import SettingsError
 from bridges.node.storage import backend, databases
 from bridges.node.storage.data_dir import DataDirectory
 from sbp_back.placement_driver.pd_service import STATE_FILE, hold_state
-from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
+from sbp_back.range_server.object_log.objects.bucket import PATIENCE, Bucket
 from sbp_back.range_server.range_server_service import open_store
-from sbp_back.range_server.store.copying import CopyFailed, Held, StoreCopy, read_range
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.store import Store
+from sbp_back.range_server.store.upkeep.copying import CopyFailed, Held, StoreCopy, read_range
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.jobs.upgrade import metadata as upgrade_metadata

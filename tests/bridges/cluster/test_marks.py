@@ -21,7 +21,7 @@ from bridges.cluster.marks import Mark, Marks, Totals
 from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster
 from bridges.cluster.versions import OURS
-from sbp_back.range_server.object_log.bucket import Bucket
+from sbp_back.range_server.object_log.objects.bucket import Bucket
 from tests.bridges.cluster.test_taking_over import database
 from tests.kit.waiting import until
 from tests.postgres import Postgres

@@ -252,7 +252,7 @@ async def test_a_thread_of_the_store_that_breaks_ends_the_node_with_a_sentence(
     def broken(*_arguments: object) -> None:
         raise TypeError("a defect")
 
-    monkeypatch.setattr("sbp_back.range_server.store.wal_writer.encode_group", broken)
+    monkeypatch.setattr("sbp_back.range_server.store.writing.wal_writer.encode_group", broken)
     answered: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
     node.floors.storage.embedded.store.create_range(999, 0, 0, 0, answered.set_result)
     assert isinstance(await answered, StoreFailed)

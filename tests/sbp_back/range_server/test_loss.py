@@ -11,10 +11,10 @@ import pytest
 
 from anabranch_kit.errors import StoreCorrupt, StoreLocked
 from sbp_back.range_server.loss import accept, look
-from sbp_back.range_server.object_log.moved import moved_rows
+from sbp_back.range_server.object_log.range_objects.moved import moved_rows
 from sbp_back.range_server.store import Store
-from sbp_back.range_server.store.format import BLOCK
-from sbp_back.range_server.store.recovery import LOSSES
+from sbp_back.range_server.store.layout.format import BLOCK
+from sbp_back.range_server.store.opening.recovery import LOSSES
 from tests.kit.waiting import until
 from tests.sbp_back.range_server.object_log.object_harness import (
     contents,

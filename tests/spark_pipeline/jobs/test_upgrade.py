@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from anabranch_kit.sql.schemas import Schemas
 from bridges.node.settings.config import load
-from sbp_back.range_server.store.copying import Held
+from sbp_back.range_server.store.upkeep.copying import Held
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.jobs.upgrade.upgrade import Upgrade, UpgradeFailed
 from tests.conftest import TEST_SETTINGS, NodeFactory

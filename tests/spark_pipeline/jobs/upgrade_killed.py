@@ -17,7 +17,7 @@ from typing import Any
 from anabranch_kit.sql import copying
 from anabranch_kit.sql.schemas import Schemas
 from bridges.commands.cli import main
-from sbp_back.range_server.object_log.bucket import Bucket
+from sbp_back.range_server.object_log.objects.bucket import Bucket
 from spark_pipeline.jobs.upgrade import metadata as upgrade_metadata
 from spark_pipeline.jobs.upgrade import upgrade
 from tests.kill_steps import Steps

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbp_back.placement_driver import rules as pd_rules
-from sbp_back.range_server.object_log.chain import Chain, Entry
-from sbp_back.range_server.object_log.claims import Claim, Closing, adopter_in
-from sbp_back.range_server.object_log.content import decode_head
-from sbp_back.range_server.object_log.takeover import Takeover
+from sbp_back.range_server.object_log.objects.content import decode_head
+from sbp_back.range_server.object_log.ownership.chain import Chain, Entry
+from sbp_back.range_server.object_log.ownership.claims import Claim, Closing, adopter_in
+from sbp_back.range_server.object_log.ownership.takeover import Takeover
 from sbp_back.range_server.object_log.writer import Group, LogWriter, Put
 from sbp_back.wire import model as m
 from tests.sbp_back.range_server.object_log.checker import Broken, Checker

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbp_back.range_server.object_log.content import ObjectHead, ObjectKind, decode_head
-from sbp_back.range_server.object_log.takeover import Takeover
+from sbp_back.range_server.object_log.objects.content import ObjectHead, ObjectKind, decode_head
+from sbp_back.range_server.object_log.ownership.takeover import Takeover
 from sbp_back.range_server.object_log.writer import Group, LogWriter, Put
 from tests.sbp_back.range_server.object_log.checker import Checker
 from tests.sbp_back.range_server.object_log.world import Service, Store, World

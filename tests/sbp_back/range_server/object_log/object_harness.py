@@ -19,11 +19,13 @@ import obstore
 import pytest
 
 from anabranch_kit.run.awaited import Settle, awaited
-from sbp_back.range_server.object_log import doomed, object_upkeep, offload, packing, range_writer
-from sbp_back.range_server.object_log.content import HEAD_BYTES
+from sbp_back.range_server.object_log import object_upkeep
 from sbp_back.range_server.object_log.object_store import ObjectStore
 from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
-from sbp_back.range_server.object_log.offload_store import OffloadStore
+from sbp_back.range_server.object_log.objects import doomed
+from sbp_back.range_server.object_log.objects.content import HEAD_BYTES
+from sbp_back.range_server.object_log.range_objects import offload, packing, range_writer
+from sbp_back.range_server.object_log.range_objects.offload_store import OffloadStore
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.wire.model import Entry
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
@@ -181,8 +183,8 @@ class _Got:
 
 @pytest.fixture
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbp_back.range_server.object_log.bucket._AGAIN_SECONDS", 0.001)
-    monkeypatch.setattr("sbp_back.range_server.object_log.bucket._MOST_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket._AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket._MOST_AGAIN_SECONDS", 0.001)
 
 
 def below(driver: Driver, library: Faults) -> None:

@@ -15,10 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch_kit.memory.buffers import Buffer
-from sbp_back.range_server.object_log import offload, offload_store, range_writer
-from sbp_back.range_server.object_log.bucket import OPERATIONS, Bucket
-from sbp_back.range_server.object_log.moved import NAMES, SEALED_NAMES
-from sbp_back.range_server.object_log.offload_store import OffloadStore
+from sbp_back.range_server.object_log.objects.bucket import OPERATIONS, Bucket
+from sbp_back.range_server.object_log.range_objects import offload, offload_store, range_writer
+from sbp_back.range_server.object_log.range_objects.moved import NAMES, SEALED_NAMES
+from sbp_back.range_server.object_log.range_objects.offload_store import OffloadStore
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.range_server.store.options import MOVED
 from sbp_back.range_server.store.stats import Requests

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sbp_back.range_server.object_log.chain import Chain, Entry
-from sbp_back.range_server.object_log.claims import Claim, Closing
+from sbp_back.range_server.object_log.ownership.chain import Chain, Entry
+from sbp_back.range_server.object_log.ownership.claims import Claim, Closing
 from tests.depth import factor, timeout
 from tests.sbp_back.range_server.object_log.adoptions import AdoptionRules, Cluster, first_broken
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbp_back.errors import DecodeError
-from sbp_back.range_server.object_log.content import (
+from sbp_back.range_server.object_log.objects.content import (
     HEAD_BYTES,
     ObjectHead,
     ObjectKind,
@@ -18,7 +18,7 @@ from sbp_back.range_server.object_log.content import (
     encode,
     key_of,
 )
-from sbp_back.range_server.object_log.takeover import Takeover
+from sbp_back.range_server.object_log.ownership.takeover import Takeover
 from sbp_back.range_server.object_log.writer import Group, LogWriter, Put
 
 UNIQUE = bytes(range(16))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sbp_back.range_server.object_log.content import ObjectHead
-from sbp_back.range_server.object_log.takeover import Takeover
+from sbp_back.range_server.object_log.objects.content import ObjectHead
+from sbp_back.range_server.object_log.ownership.takeover import Takeover
 from sbp_back.range_server.object_log.writer import Group, LogWriter, Put, State
 from tests.depth import factor, timeout
 from tests.sbp_back.range_server.object_log.checker import Broken, Checker

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, Phase, settings
 
 from anabranch_kit.errors import StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from anabranch_kit.run.awaited import awaited
-from sbp_back.range_server.object_log.bucket import Bucket
-from sbp_back.range_server.object_log.content import HEAD_BYTES
-from sbp_back.range_server.object_log.logs import AdoptedElsewhereError
 from sbp_back.range_server.object_log.object_store import ObjectStore, _Adoption
 from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
+from sbp_back.range_server.object_log.objects.bucket import Bucket
+from sbp_back.range_server.object_log.objects.content import HEAD_BYTES
+from sbp_back.range_server.object_log.ownership.logs import AdoptedElsewhereError
 from sbp_back.range_server.store import Store
 from sbp_back.range_server.store.options import OBJECTS
 from tests.depth import examples, timeout

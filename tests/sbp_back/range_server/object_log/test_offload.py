@@ -20,12 +20,12 @@ from hypothesis import HealthCheck, Phase, settings
 
 from anabranch_kit.errors import StoreCorrupt, StoreError, StoreVersionError
 from anabranch_kit.memory.buffers import Buffer
-from sbp_back.range_server.object_log import range_writer
-from sbp_back.range_server.object_log.cache import RangeSegment
-from sbp_back.range_server.object_log.doomed import Doomed
+from sbp_back.range_server.object_log.objects.cache import RangeSegment
+from sbp_back.range_server.object_log.objects.doomed import Doomed
+from sbp_back.range_server.object_log.range_objects import range_writer
 from sbp_back.range_server.store import Files, Store
-from sbp_back.range_server.store.checkpoint import checkpoint_files
-from sbp_back.range_server.store.recovery import Recovery
+from sbp_back.range_server.store.layout.checkpoint import checkpoint_files
+from sbp_back.range_server.store.opening.recovery import Recovery
 from tests.depth import examples, timeout
 from tests.kit.waiting import until
 from tests.sbp_back.range_server.object_log import object_harness
@@ -223,15 +223,15 @@ async def test_who_dies_at_any_step_has_all_that_was_acknowledged(tmp_path: Path
 
 SAFEGUARDS: dict[str, tuple[str, object]] = {
     "segments go before an index names what has taken their place": (
-        "sbp_back.range_server.object_log.offload.Offload.named",
+        "sbp_back.range_server.object_log.range_objects.offload.Offload.named",
         property(lambda self: True),
     ),
     "objects are deleted that the index names": (
-        "sbp_back.range_server.object_log.moved.Names.keys",
+        "sbp_back.range_server.object_log.range_objects.moved.Names.keys",
         property(lambda self: set()),
     ),
     "objects have no place in the order of the log": (
-        "sbp_back.range_server.store.recovery.Recovery._place_moved",
+        "sbp_back.range_server.store.opening.recovery.Recovery._place_moved",
         lambda self, upto: None,
     ),
 }
@@ -297,8 +297,10 @@ async def test_what_is_not_uploaded_stays_on_the_disk(tmp_path: Path) -> None:
 async def test_an_upload_that_is_believed_without_an_answer_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sbp_back.range_server.object_log.bucket.Bucket.put_if_absent", lambda *_: True)
-    monkeypatch.setattr("sbp_back.range_server.object_log.bucket.Bucket.write_once", lambda _self, _key, data, _s: data)
+    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket.Bucket.put_if_absent", lambda *_: True)
+    monkeypatch.setattr(
+        "sbp_back.range_server.object_log.objects.bucket.Bucket.write_once", lambda _self, _key, data, _s: data
+    )
     with pytest.raises((StoreError, AssertionError, TimeoutError)):
         await _an_upload_without_an_answer(tmp_path)
 
@@ -309,8 +311,8 @@ async def test_an_upload_that_is_believed_without_an_answer_is_noticed(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries that follow one another at once."""
-    monkeypatch.setattr("sbp_back.range_server.object_log.offload._PAUSE", 0.001)
-    monkeypatch.setattr("sbp_back.range_server.object_log.offload._MOST_PAUSE", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload._PAUSE", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload._MOST_PAUSE", 0.001)
 
 
 @pytest.mark.usefixtures("quick", "quick_pauses")
@@ -336,7 +338,7 @@ async def test_tries_are_further_and_further_apart_and_told_once(
 ) -> None:
     clock = time.monotonic() + 1e6
     fake = SimpleNamespace(monotonic=lambda: clock)
-    monkeypatch.setattr("sbp_back.range_server.object_log.offload.time", fake)
+    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload.time", fake)
     driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
     await until(lambda: store_of(driver)._offload._tidied)
     faults = faulty(driver, 1.0)
@@ -402,7 +404,7 @@ async def test_a_bucket_that_is_away_at_the_start_keeps_nobody_from_starting(
     await fill(driver, 60)
     await until(is_moved(driver))
     driver.close()
-    monkeypatch.setattr("sbp_back.range_server.object_log.offload_store._START_PATIENCE", 0.0)
+    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload_store._START_PATIENCE", 0.0)
     (bucket / "disks").rename(bucket / "away")
     (bucket / "disks").write_bytes(b"")
     driver = Driver(tmp_path / "one", moving(bucket))

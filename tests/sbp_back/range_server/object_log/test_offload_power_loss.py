@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from sbp_back.range_server.object_log.moved import Names
-from sbp_back.range_server.object_log.offload import Offload
-from sbp_back.range_server.object_log.range_writer import RangeWriter
-from sbp_back.range_server.store.recovery import Recovery
+from sbp_back.range_server.object_log.range_objects.moved import Names
+from sbp_back.range_server.object_log.range_objects.offload import Offload
+from sbp_back.range_server.object_log.range_objects.range_writer import RangeWriter
+from sbp_back.range_server.store.opening.recovery import Recovery
 from tests.sbp_back.range_server.object_log.offload_rig import OffloadRig, time_passes
 from tests.sbp_back.range_server.store.power_images import IMAGES, SEED, change, first_violation, recorded, root
 from tests.sbp_back.range_server.store.power_loss import Step

@@ -18,11 +18,12 @@ from anabranch_kit.errors import StoreCorrupt, StoreError
 from anabranch_kit.run.awaited import awaited
 from sbp_back.embedded import RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
 from sbp_back.errors import DecodeError
-from sbp_back.range_server.object_log import object_upkeep, range_writer
-from sbp_back.range_server.object_log.cache import PART_BYTES, RangeSegment, range_object
+from sbp_back.range_server.object_log import object_upkeep
 from sbp_back.range_server.object_log.object_store import ObjectStore
 from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
-from sbp_back.range_server.object_log.range_object import (
+from sbp_back.range_server.object_log.objects.cache import PART_BYTES, RangeSegment, range_object
+from sbp_back.range_server.object_log.range_objects import range_writer
+from sbp_back.range_server.object_log.range_objects.range_object import (
     SPARSE_BYTES,
     RangeObject,
     decode_end,

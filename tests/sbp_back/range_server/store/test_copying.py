@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sbp_back.range_server.store.copying import CopyFailed, Held, StoreCopy, read_range
+from sbp_back.range_server.store.upkeep.copying import CopyFailed, Held, StoreCopy, read_range
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 
 FIELDS = ("start", "min_offset", "next_offset", "end", "epoch")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from sbp_back.range_server.store.options import StoreOptions
-from sbp_back.range_server.store.prepare import SMALL_GROUP, Preparer, SegmentFactory
+from sbp_back.range_server.store.writing.prepare import SMALL_GROUP, Preparer, SegmentFactory
 
 KIB = 1024
 

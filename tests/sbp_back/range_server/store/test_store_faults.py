@@ -343,7 +343,7 @@ async def test_a_bug_in_maintenance_on_the_loop_fails_the_store(
     def broken(*_arguments: object) -> None:
         raise RuntimeError("a bug in rebind")
 
-    monkeypatch.setattr("sbp_back.range_server.store.maintenance.rebind", broken)
+    monkeypatch.setattr("sbp_back.range_server.store.upkeep.maintenance.rebind", broken)
     await append_until(driver, StoreFailed, 9000)
     await failed_for_good(driver, "rebind")
     driver.close()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from anabranch_kit.errors import StoreVersionError
 from sbp_back.errors import DecodeError
-from sbp_back.range_server.store import checkpoint as checkpoints
-from sbp_back.range_server.store.format import (
+from sbp_back.range_server.store.layout import checkpoint as checkpoints
+from sbp_back.range_server.store.layout.format import (
     BLOCK,
     RECORD,
     RecordType,
@@ -23,7 +23,7 @@ from sbp_back.range_server.store.format import (
     encode_segment_header,
     group_size,
 )
-from sbp_back.range_server.store.idxfile import SegmentIndex, encode_index
+from sbp_back.range_server.store.layout.idxfile import SegmentIndex, encode_index
 from sbp_back.wire.frame import crc32
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)

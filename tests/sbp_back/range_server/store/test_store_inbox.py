@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sbp_back.range_server.store.inbox import Inbox
+from sbp_back.range_server.store.writing.inbox import Inbox
 from tests.kit.waiting import until
 
 

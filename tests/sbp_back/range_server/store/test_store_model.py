@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.range_server.store.checkpoint import checkpoint_files
+from sbp_back.range_server.store.layout.checkpoint import checkpoint_files
 from sbp_back.wire.model import Entry
 from tests.depth import examples, timeout
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options

@@ -12,8 +12,8 @@ import pytest
 
 from anabranch_kit.disk import files
 from sbp_back.range_server import store
-from sbp_back.range_server.store.format import BLOCK
-from sbp_back.range_server.store.prepare import SegmentFactory
+from sbp_back.range_server.store.layout.format import BLOCK
+from sbp_back.range_server.store.writing.prepare import SegmentFactory
 from tests.sbp_back.range_server.store.power_images import IMAGES, SEED, change, first_violation, recorded, root
 from tests.sbp_back.range_server.store.power_loss import Disk, Image, RecordingCalls, Step, steps_of, write_image
 from tests.sbp_back.range_server.store.power_rig import Life, Rig, Violation, Workload, World
@@ -150,7 +150,7 @@ async def test_a_flush_that_failed_is_not_believed_by_the_next_start(
     def only_flushed(_files: object, _fd: int, _data: object, _offset: int) -> None:
         pass
 
-    monkeypatch.setattr("sbp_back.range_server.store.recovery.write_all", only_flushed)
+    monkeypatch.setattr("sbp_back.range_server.store.opening.recovery.write_all", only_flushed)
     steps = await recorded(root, [("fsync", "eio", 4)] * 5)
     _count, violation = await first_violation(steps, frozenset(), root, Random(f"{SEED} images"), 300)
     assert violation is not None

@@ -16,8 +16,8 @@ import pytest
 from anabranch_kit.errors import StoreCorrupt
 from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.store import Files, Store
-from sbp_back.range_server.store.checkpoint import checkpoint_files
-from sbp_back.range_server.store.format import BLOCK
+from sbp_back.range_server.store.layout.checkpoint import checkpoint_files
+from sbp_back.range_server.store.layout.format import BLOCK
 from sbp_back.wire.model import Entry
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch_kit.errors import DiskFull, StoreError
 from sbp_back.client.replacing import Substitute, substituted
-from sbp_back.range_server.store.maintenance import Maintenance
+from sbp_back.range_server.store.upkeep.maintenance import Maintenance
 from sbp_back.wire.entry import pack_entry, parse_entry
 from sbp_back.wire.model import Entry
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry

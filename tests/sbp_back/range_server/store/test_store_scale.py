@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.range_server.store.format import BLOCK
 from sbp_back.range_server.store.index import Run, StoredRange
-from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
+from sbp_back.range_server.store.layout.format import BLOCK
 from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.writing.prepare import Preparer, SegmentFactory
 from tests.sbp_back.range_server.store.store_harness import (
     KIB,
     Driver,

@@ -13,7 +13,8 @@ import pytest
 
 from anabranch_kit.errors import DiskFull, StoreError, StoreFailed
 from anabranch_kit.memory.buffers import Buffer
-from sbp_back.range_server.store import StoreOptions, wal_writer
+from sbp_back.range_server.store import StoreOptions
+from sbp_back.range_server.store.writing import wal_writer
 from tests.sbp_back.range_server.store.store_harness import (
     KIB,
     Driver,

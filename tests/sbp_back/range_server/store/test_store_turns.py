@@ -17,10 +17,11 @@ from anabranch_kit.disk.files import Files
 from anabranch_kit.errors import StoreError
 from anabranch_kit.memory.buffers import Buffer
 from sbp_back.embedded import EmbeddedOptions, start_embedded
-from sbp_back.range_server.store import StoreOptions, wal_writer
-from sbp_back.range_server.store.fair_queue import FairQueue
-from sbp_back.range_server.store.format import RecordType
-from sbp_back.range_server.store.wal_items import Append, Control, Item
+from sbp_back.range_server.store import StoreOptions
+from sbp_back.range_server.store.layout.format import RecordType
+from sbp_back.range_server.store.writing import wal_writer
+from sbp_back.range_server.store.writing.fair_queue import FairQueue
+from sbp_back.range_server.store.writing.wal_items import Append, Control, Item
 from sbp_back.wire.model import Entry
 from tests.kit.waiting import until
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, make_entry

@@ -1,0 +1,1 @@
+"""Objects of one range each: packing a log of objects, and moving old data from the disk."""

@@ -1,0 +1,1 @@
+"""Files of the log on disk: groups, segment indexes, checkpoints, the LOCK file, and scanning."""

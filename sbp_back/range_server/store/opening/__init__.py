@@ -1,0 +1,1 @@
+"""Opening a log: recovery of its state from checkpoint, index files and groups."""
