@@ -16,17 +16,19 @@ from bridges.http.access import principal_of
 from bridges.metric_text import NAMING, rendered
 from bridges.metrics import FrontMetrics
 
+_ON_THE_NODE = (Operation.DESCRIBE, Operation.CREATE, Operation.ALTER, Operation.ALTER_CONFIGS)
 _UNTOLD = "the reason is in the log, and told to who may look at the node"
 
 
 class StatusHandlers(Handlers):
-    """Handlers of ``/healthz``, ``/readyz``, ``/metrics`` and ``/api/status``."""
+    """Handlers of ``/healthz``, ``/readyz``, ``/metrics``, ``/api/me`` and ``/api/status``."""
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/healthz", self.health)
         app.router.add_get("/readyz", self.ready)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/api/status", self.status)
+        app.router.add_get("/api/me", self.me)
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer 200 as long as the process can do its work; 503 with the reason when it cannot and should be replaced.
@@ -90,6 +92,21 @@ class StatusHandlers(Handlers):
         The authorizer is not asked, whatever it allows to such clients.
         """
         return self._node.authenticator.required and principal_of(request).is_anonymous
+
+    async def me(self, request: web.Request) -> web.Response:
+        """Return who asks: the user (None without a login), and what it may do with the node.
+
+        ``restricted``: there may be more topics and groups than this client sees.
+        """
+        principal = principal_of(request)
+        allowed = [one.value for one in _ON_THE_NODE if self._access.node(request, one)]
+        body = {
+            "user": None if principal.is_anonymous else principal.name,
+            "logins": self._node.authenticator.required,
+            "node": allowed,
+            "restricted": len(allowed) < len(_ON_THE_NODE),
+        }
+        return web.json_response(body, headers={"Cache-Control": "no-store"})
 
     async def status(self, request: web.Request) -> web.Response:
         node = self._node

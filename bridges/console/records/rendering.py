@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from anabranch_kit.run.sliced import Sliced
 from bridges.console.records.lines import line_parts
@@ -30,7 +30,8 @@ class Wanted(Struct):
 
     ``records``: number rendered so far. ``held``: bytes of the large record that is being rendered or decompressed.
     ``grows``: it is being decompressed, and a step may add :data:`STEP` to it. ``search``: render only what it finds.
-    ``at``: the offset behind the record examined last.
+    ``at``: the offset behind the record examined last. ``examined``: number of records, with timestamps from ``oldest``
+    to ``latest``. ``times``: timestamps of the records rendered.
     """
 
     partition: int
@@ -42,6 +43,21 @@ class Wanted(Struct):
     grows: bool = True
     search: Search | None = None
     at: int = -1
+    examined: int = 0
+    oldest: int = 1 << 63
+    latest: int = -1
+    times: list[int] = field(default_factory=list)
+
+    def examine(self, record: Record) -> bool:
+        """Return whether to render ``record``, which is within the offsets."""
+        self.at = record.offset + 1
+        self.examined += 1
+        self.oldest, self.latest = min(self.oldest, record.timestamp), max(self.latest, record.timestamp)
+        if self.search is not None and not self.search.finds(record):
+            return False
+        self.records += 1
+        self.times.append(record.timestamp)
+        return True
 
     @property
     def is_over(self) -> bool:
@@ -99,6 +115,8 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
     lines: list[bytes] = []
     size = seen = reached = 0
     for batch in batches:
+        if batch.base_offset >= wanted.end:
+            break
         try:
             records = records_of(format_of(batch.flags), batch, inflated_bytes, wanted.start)
             decompressed = 0  # bytes since the last record; a None may stand for decompressed bytes
@@ -110,14 +128,7 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
                 wanted.held = _large(min(decompressed, inflated_bytes) if record is None else record.size)
                 if record is not None:
                     reached = record.offset + 1
-                    if record.offset < wanted.end:
-                        wanted.at = reached
-                if (
-                    record is not None
-                    and record.offset < wanted.end
-                    and (wanted.search is None or wanted.search.finds(record))
-                ):
-                    wanted.records += 1
+                if record is not None and record.offset < wanted.end and wanted.examine(record):
                     for part in line_parts(record, wanted.partition):
                         lines.append(part)
                         size += max(len(part), 1)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from msgspec import Struct, field
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.awaited import Settle, awaited
-from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
 from anabranch_kit.run.turns import Turns, gathered, worked_off
 from bridges.auth import Operation
 from bridges.catalog.topics.lineage import choose_partition
@@ -23,8 +21,9 @@ from bridges.catalog.topics.topic import Topic
 from bridges.console.handlers import Handlers
 from bridges.console.host import Host
 from bridges.console.records.lines import parse_line
-from bridges.console.records.rendering import LARGE, STEP, Search, Wanted, rendered
-from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
+from bridges.console.records.reading import Answer, Order, Reader, Span
+from bridges.console.records.rendering import Search
+from bridges.errors import LogError, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
 from bridges.http.errors import BadLine, RequestError, error_body, error_response, status_of
@@ -46,7 +45,6 @@ _IN_FLIGHT = 16
 """Batches in flight per request, above which reading of its body pauses."""
 _LINGER_S = 0.02
 """Seconds that records wait for more of the body before they are appended."""
-_READ_BYTES = 256 * 1024
 _PENDING_BYTES = 4 * 1024 * 1024
 """Bytes of a request's records that wait for more records of their partition."""
 _PENDING_PARTITION = 1024
@@ -54,17 +52,12 @@ _PENDING_PARTITION = 1024
 _LINE_BYTES = 64 * 1024
 """A longer line is received only when there is memory for all of it."""
 _ROOM_S = 30.0
-"""Seconds that a line, or a record being decompressed, waits for memory."""
-_SENDING = 64 * 1024
-"""Memory of an answer being sent, in the process and in its socket."""
-_READ_LEAST = 16 * 1024
+"""Seconds that a line waits for memory."""
 _LOOK = 100_000
 """Records that a search examines by default."""
 _LOOK_MOST = 10_000_000
-_READERS_AT_ONCE = 8
-"""Readers whose batches are rendered at a time; each may hold one decompressed record."""
-_STALLED_S = 60.0
-"""Seconds that a reader may keep the others waiting without reading."""
+_ORDERED_MOST = 1000
+"""Most records that are sent in order of time."""
 
 
 class _Pending(Struct):
@@ -81,10 +74,7 @@ class RecordHandlers(Handlers):
         super().__init__(node)
         self._traffic = node.metrics.front(FRONT)
         self._followers: set[asyncio.Task[object]] = set()
-        self._inflated_bytes = node.batch_inflated_bytes
-        # The console's own, so that its slow readers delay only the console.
-        self._works = SlicedWorks(_READERS_AT_ONCE)
-        self._growing = asyncio.Lock()
+        self._reader = Reader(node.batch_inflated_bytes)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_post("/api/topics/{topic}/records", self.produce)
@@ -97,7 +87,7 @@ class RecordHandlers(Handlers):
 
     def close(self) -> None:
         """Stop rendering. To be called when no request is in progress."""
-        self._works.close()
+        self._reader.close()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -139,54 +129,97 @@ class RecordHandlers(Handlers):
         With any of ``text``, ``key``, ``header`` (NAME or NAME=TEXT) and ``until_ms``, only records that match all of
         them are sent. At most ``look`` records are examined, and the last line has their number (``looked``) and the
         offset at which to continue in each partition (``next``).
+
+        With ``order`` (``newest`` or ``oldest``), partitions are merged by time: at least ``limit`` records are sent,
+        and with ``key`` those of the key's own partition first. Lines with ``looked`` alone tell the progress. ``at``
+        (``0:17,2:5``) continues where the last line says; with ``newest``, these and ``offset`` are ends.
         """
         topic = self._topic(request, Operation.READ)
         query = request.query
-        logs = self._logs(topic, query.get("partition"))
+        order = _order(query)
+        at = _places(query)
+        logs = self._logs(topic, query.get("partition"), at)
         limit = _whole(query.get("limit"), "limit", 0, None)
         follow = query.get("follow", "false").lower() in ("true", "1", "yes", "")
+        if order is not None and follow:
+            raise RequestError("order is not for a reader that follows")
         search = _search(query)
         looking = 0 if search is None else search.left
         await gathered(log.refresh() for log in logs)
-        since = _whole(query.get("since_ms"), "since_ms", 0, None)
-        if since is None:
-            positions = {log: _position(log, query.get("offset", "earliest")) for log in logs}
-        elif "offset" in query:
-            raise RequestError("either offset or since_ms is given")
-        else:
-            times = [await log.find_timestamp(since) for log in logs]
-            positions = {
-                log: log.last_stable_offset if found is None else found[0]
-                for log, found in zip(logs, times, strict=True)
-            }
+        positions = await self._starts(logs, query, at, order)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         await response.prepare(request)
+        memory, traffic = memory_of(request), self._traffic.topic(topic.name)
+        answer = Answer(response, memory, traffic, search, -1 if limit is None or order is not None else limit)
         task = asyncio.current_task()
         assert task is not None
         self._followers.add(task)
         try:
-            await self._stream(request, response, topic.name, positions, limit, follow, search)
-            if search is not None:
-                reached = {str(log.partition): offset for log, offset in positions.items()}
-                told = {"looked": looking - search.left, "next": reached}
-                await response.write(json.dumps(told).encode() + b"\n")
+            if order is not None:
+                await self._read_in_order(answer, topic, positions, order, query)
+            else:
+                await self._reader.stream(answer, positions, follow)
+                if search is not None:
+                    reached = {str(log.partition): offset for log, offset in positions.items()}
+                    await answer.write({"looked": looking - search.left, "next": reached})
         except LogError as error:
             # The status line has been sent, so the error becomes the last line.
-            await response.write(json.dumps(error_body(error)).encode() + b"\n")
+            await answer.write(error_body(error))
         finally:
             self._followers.discard(task)
             del task  # a cancelled task's exception keeps this frame
         await response.write_eof()
         return response
 
+    async def _starts(
+        self, logs: list[ReadableLog], query: Mapping[str, str], at: dict[int, int], order: Order | None
+    ) -> dict[ReadableLog, int]:
+        """Return the offset of each partition at which to begin; with the newest records first, the lowest to send."""
+        since = _whole(query.get("since_ms"), "since_ms", 0, None)
+        if since is not None:
+            if "offset" in query:
+                raise RequestError("either offset or since_ms is given")
+            times = [await log.find_timestamp(since) for log in logs]
+            return {
+                log: log.last_stable_offset if found is None else found[0]
+                for log, found in zip(logs, times, strict=True)
+            }
+        if order is None:
+            return {log: _position(log, query.get("offset", "earliest")) for log in logs}
+        if order.newest:
+            return {log: log.log_start_offset for log in logs}
+        text = query.get("offset", "earliest")
+        return {log: max(log.log_start_offset, at[log.partition] if at else _nearest(log, text)) for log in logs}
+
+    async def _read_in_order(
+        self, answer: Answer, topic: Topic, lows: dict[ReadableLog, int], order: Order, query: Mapping[str, str]
+    ) -> None:
+        at, text = _places(query), query.get("offset", "latest")
+        spans = [Span(log, low, log.last_stable_offset) for log, low in lows.items()]
+        if order.newest:
+            for span in spans:
+                span.high = min(span.high, at[span.log.partition] if at else _nearest(span.log, text))
+        key = query.get("key")
+        own = (
+            []
+            if key is None or not topic.active
+            else [topic.active[choose_partition(key.encode(), len(topic.active))].index]
+        )
+        first = [span for span in spans if span.log.partition in own]
+        for some in (first, [span for span in spans if span not in first]):
+            if len(order.times) < order.limit:
+                await self._reader.in_order(answer, some, order)
+        left = {str(one.log.partition): one.high if order.newest else one.low for one in spans if one.low < one.high}
+        await answer.write({"looked": order.looked, "next": left})
+
     def _topic(self, request: web.Request, operation: Operation) -> Topic:
         name = request.match_info["topic"]
         self._access.require_topic(request, operation, name)
         return self._node.catalog.topic(name)
 
-    def _logs(self, topic: Topic, partition: str | None) -> list[ReadableLog]:
+    def _logs(self, topic: Topic, partition: str | None, at: Collection[int]) -> list[ReadableLog]:
         if partition is None:
-            wanted = [info.index for info in topic.partitions]
+            wanted = list(at) or [info.index for info in topic.partitions]
         else:
             number = _whole(partition, "partition", 0, None)
             assert number is not None
@@ -196,139 +229,6 @@ class RecordHandlers(Handlers):
         if len(found) != len(wanted):
             raise RequestError(f"topic {topic.name!r} has no partition {partition}", 404)
         return found
-
-    async def _stream(
-        self,
-        request: web.Request,
-        response: web.StreamResponse,
-        topic: str,
-        positions: dict[ReadableLog, int],
-        limit: int | None,
-        follow: bool,
-        search: Search | None,
-    ) -> None:
-        ends = {log: log.last_stable_offset for log in positions}
-        left = -1 if limit is None else limit
-        moved = _Moved(positions)
-        traffic = self._traffic.topic(topic)
-        memory = memory_of(request)
-        memory.take(Kind.RESPONSES, _SENDING)
-        try:
-            while left and (search is None or search.left > 0):
-                moved.clear()
-                progress = False
-                for log in positions:
-                    end = log.last_stable_offset if follow else ends[log]
-                    while left and positions[log] < end and (search is None or search.left > 0):
-                        held = await memory.granted(Kind.READS, _READ_BYTES, _READ_LEAST)
-                        try:
-                            batches = await log.read_committed(positions[log], held)
-                            size = sum(len(batch.payload) for batch in batches)
-                            # A batch is read whole. A reader that waits for memory to decompress it holds no more than
-                            # that batch.
-                            memory.give(Kind.READS, held)
-                            memory.take(Kind.READS, size)
-                            held = size
-                            if not batches:
-                                break  # the rest was declared lost by an operator
-                            progress = True
-                            wanted = Wanted(log.partition, positions[log], end, left, search=search)
-                            lines = rendered(batches, wanted, self._inflated_bytes)
-                            count = batches[-1].end_offset - batches[0].base_offset
-                            await self._send(response, lines, wanted, count, memory)
-                            # A search that has ended continues behind the last record that it examined.
-                            reached = wanted.at if wanted.is_over and search is not None else batches[-1].end_offset
-                            positions[log] = max(positions[log], reached)
-                            left -= wanted.records
-                            traffic.fetched(len(batches), wanted.records, size)
-                        except OffsetOutOfRange:
-                            if positions[log] >= log.log_start_offset:
-                                raise
-                            positions[log] = log.log_start_offset  # the log was trimmed
-                        finally:
-                            memory.give(Kind.READS, held)
-                if not follow:
-                    return
-                if not progress and left:
-                    await moved.wait()
-        finally:
-            moved.close()
-
-    async def _send(
-        self, response: web.StreamResponse, lines: Sliced[None], wanted: Wanted, records: int, memory: RequestMemory
-    ) -> None:
-        """Write ``lines`` as they are rendered: the first on the event loop, the rest in a thread.
-
-        A large record is decompressed in steps. Before each step it waits for memory in the budget, and it counts until
-        it is written. Only one record grows at a time: several that each hold a part and wait for more would block each
-        other.
-        """
-        ended, piece = advance(lines)
-        if piece:
-            await response.write(piece)
-        if ended:
-            return
-        counted, growing = 0, False
-        async with self._works.turn(records):
-            try:
-                while True:
-                    if wanted.grows and wanted.held + STEP > max(counted, LARGE):
-                        if not growing:
-                            await self._growing.acquire()
-                            growing = True
-                        try:
-                            async with asyncio.timeout(_ROOM_S):
-                                await memory.grow(Kind.READS, wanted.held + LARGE - counted)
-                        except TimeoutError:
-                            raise LogUnavailable("the node is short of memory for a record of this length") from None
-                        counted = wanted.held + LARGE
-                    ended, piece = await self._works.step(lines)
-                    if not wanted.grows:
-                        if growing:
-                            self._growing.release()
-                            growing = False
-                        if wanted.held != counted:
-                            memory.give(Kind.READS, counted)
-                            memory.take(Kind.READS, wanted.held)
-                            counted = wanted.held
-                    if piece:
-                        # A client that does not read must not keep its turn from the others.
-                        try:
-                            async with asyncio.timeout(_STALLED_S):
-                                await response.write(piece)
-                        except TimeoutError:
-                            raise ConnectionAbortedError("the client takes nothing of its records") from None
-                    if ended:
-                        return
-            finally:
-                if growing:
-                    self._growing.release()
-                memory.give(Kind.READS, counted)
-
-
-class _Moved:
-    """A waiter that wakes a reader when one of its logs moves."""
-
-    def __init__(self, logs: dict[ReadableLog, int]) -> None:
-        self._event = asyncio.Event()
-        self._logs = list(logs)
-        for log in self._logs:
-            log.add_waiter(self)
-
-    def log_moved(self, log: ReadableLog) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        for log in self._logs:
-            await log.ready()  # a failed log is opened again; a deleted log ends the stream
-
-    def close(self) -> None:
-        for log in self._logs:
-            log.remove_waiter(self)
 
 
 class _Writer:
@@ -537,6 +437,39 @@ def _position(log: ReadableLog, text: str) -> int:
             f"offset {offset} of {log.topic}-{log.partition} is outside [{log.log_start_offset}, {log.high_watermark}]"
         )
     return offset
+
+
+def _nearest(log: ReadableLog, text: str) -> int:
+    """Return the offset that ``text`` says, or the nearest that there is."""
+    if text in ("earliest", "latest"):
+        return _position(log, text)
+    offset = _whole(text, "offset", 0, None)
+    assert offset is not None
+    return min(max(offset, log.log_start_offset), log.last_stable_offset)
+
+
+def _order(query: Mapping[str, str]) -> Order | None:
+    """Return the order of time of a query, None without one. Raises RequestError."""
+    name = query.get("order")
+    if name is None:
+        return None
+    if name not in ("newest", "oldest"):
+        raise RequestError(f"order = {name!r} is neither newest nor oldest")
+    limit = _whole(query.get("limit"), "limit", 1, 50)
+    assert limit is not None
+    return Order(name == "newest", min(limit, _ORDERED_MOST))
+
+
+def _places(query: Mapping[str, str]) -> dict[int, int]:
+    """Return the offsets by partition that a query continues at. Raises RequestError."""
+    found: dict[int, int] = {}
+    for place in filter(None, query.get("at", "").split(",")):
+        partition, _, offset = place.partition(":")
+        one, other = _whole(partition, "at", 0, None), _whole(offset, "at", 0, None)
+        assert one is not None
+        assert other is not None
+        found[one] = other
+    return found
 
 
 def _search(query: Mapping[str, str]) -> Search | None:

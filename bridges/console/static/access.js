@@ -12,7 +12,7 @@ export function access({ element, refresh }) {
   ruleList.search.placeholder = "Who, what, which operation";
   element.append(h("h1", {}, "Access"), h("div", { class: "grid" }, card("Users", h("div", { class: "bar" }, userList.search), users), card("Quotas", h("div", { class: "bar" }, quotaList.search, h("button", { type: "button", class: "plain", onclick: () => setQuota(refresh) }, "Set a quota…")), quotas)),
     card("Rules", h("div", { class: "bar" }, ruleList.search, h("button", { type: "button", class: "plain", onclick: () => addRule(refresh) }, "Add a rule…")), rules));
-  const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { fill(where, error.status === 409 ? h("p", { class: "empty" }, error.message) : failed(error)); } };
+  const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { if (!error.status) throw error; fill(where, error.status === 409 ? h("p", { class: "empty" }, error.message) : failed(error)); } };
   async function look() {
     await Promise.all([
       own(users, "/api/users" + asked(userList.wanted()), (told) => fill(users, table([
@@ -45,7 +45,7 @@ function form(title, fields, word, action) {
 function addRule(refresh) {
   const same = (words) => words.map((one) => [one, one]);
   const allow = choice([["true", "allow"], ["false", "deny"]], "true"), principal = h("input", { value: "User:", required: true }), host = h("input", { value: "*" });
-  const operation = h("input", { value: "read", required: true }), resource = choice(same(RESOURCES), "topic"), pattern = choice(same(["literal", "prefixed"]), "literal"), name = h("input", { required: true, value: "*" });
+  const operation = h("input", { value: "read", required: true }), resource = choice(same(RESOURCES), "topic"), pattern = choice(same(["literal", "prefixed"]), "literal"), name = h("input", { required: true, placeholder: "* is every name" });
   form("Add a rule", h("div", { class: "bar" }, field("What", allow), field("Who", principal), field("From host", host), field("Operation", operation), field("Resource", resource), field("Names", pattern), field("Name", name)), "Add", async () => {
     await send("POST", "/api/acls", { allow: allow.value === "true", principal: principal.value, host: host.value, operation: operation.value, resource: resource.value, pattern: pattern.value, name: name.value });
     note("the rule holds"); refresh();

@@ -1,7 +1,7 @@
 // The frame: which screen is shown, when it is asked anew, keys, dark and light.
 
-import { get } from "./api.js";
-import { dialog, failed, fill, h } from "./dom.js";
+import { ask, contact, get, me } from "./api.js";
+import { clock, dialog, failed, fill, h, remember, remembered, visible, zone, zoneName } from "./dom.js";
 import { overview } from "./overview.js";
 import { topics } from "./topics.js";
 import { topic } from "./topic.js";
@@ -51,7 +51,7 @@ async function open() {
   if (now !== place && place !== "") { main.focus({ preventScroll: true }); scrollTo(0, 0); }
   place = now;
   shown = make({ element, parts, query, settle, refresh: again });
-  document.title = [parts[0], NAV.find(([name]) => name === (ABOVE[screen] || screen))?.[1], "Anabranch"].filter(Boolean).join(" · ");
+  document.title = [parts[0] && visible(parts[0]), NAV.find(([name]) => name === (ABOVE[screen] || screen))?.[1], "Anabranch"].filter(Boolean).join(" · ");
   await refresh();
 }
 
@@ -68,11 +68,15 @@ async function refresh() {
   const one = shown;
   clearTimeout(timer);
   try {
-    if (!document.hidden && !isReading()) await Promise.all([one.refresh(), status()]);
+    if (!document.hidden && !isReading()) {
+      if (!me) await ask().then(who);
+      await Promise.all([one.refresh(), status()]);
+    }
     one.problem?.replaceChildren();
   } catch (error) {
-    if (one === shown && error.name !== "AbortError") tellProblem(one, error);
+    if (one === shown && error.status !== 0 && error.name !== "AbortError") tellProblem(one, error);
   }
+  lost();
   if (mine === round) timer = setTimeout(refresh, PERIOD_MS);
 }
 
@@ -82,6 +86,19 @@ function tellProblem(one, error) {
   if (one.problem.textContent !== error.message) fill(one.problem, failed(error));
 }
 
+// What stands on the page is old as long as the node says nothing.
+function lost() {
+  const bar = document.getElementById("lost");
+  document.body.classList.toggle("old", contact.lost);
+  if (contact.lost && bar.hidden) fill(bar, `No answer since ${clock(contact.at)} ${zoneName()}. What is shown is from then. `, h("button", { type: "button", class: "plain", onclick: again }, "Try again"));
+  bar.hidden = !contact.lost;
+}
+
+function who() {
+  const name = me.user ?? (me.logins ? "not logged in" : "no logins");
+  fill(document.getElementById("who"), h("span", { title: me.restricted ? `On the node: ${me.node.join(", ") || "nothing"}. Topics and groups as rules say.` : "May do everything." }, name, me.restricted ? ` · ${me.node.length ? "may " + me.node.join(", ") : "no rights on the node"}` : " · may do everything"));
+}
+
 async function status() {
   const told = document.getElementById("status");
   const say = (kind, text) => { told.className = kind; if (told.textContent !== text) told.textContent = text; };
@@ -89,7 +106,7 @@ async function status() {
     const ready = await get("/readyz").catch((error) => { if (error.status === 503) return { phase: "not ready" }; throw error; });
     say(ready.phase === "serving" ? "" : "busy", ready.phase);
   } catch (error) {
-    say("bad", `the node does not answer: ${error.message}`);
+    say("bad", error.message);
   }
 }
 
@@ -99,24 +116,22 @@ function theme(name) {
 }
 
 const preferred = matchMedia("(prefers-color-scheme: dark)");
-function remembered() { try { return localStorage.getItem("theme"); } catch { return null; } }
-theme(remembered() || (preferred.matches ? "dark" : "light"));
-preferred.addEventListener("change", () => { if (!remembered()) theme(preferred.matches ? "dark" : "light"); });
+theme(remembered("theme") || (preferred.matches ? "dark" : "light"));
+preferred.addEventListener("change", () => { if (!remembered("theme")) theme(preferred.matches ? "dark" : "light"); });
 
 function turn() {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  try { localStorage.setItem("theme", next); } catch { /* none is kept then */ }
+  remember("theme", next);
   theme(next);
 }
 
 // Who speaks to the machine, or hits keys by accident, does without keys of one letter.
-function letters() { try { return localStorage.getItem("letters") !== "off"; } catch { return true; } }
-function keep(on) { try { localStorage.setItem("letters", on ? "on" : "off"); } catch { /* they stay on then */ } }
+const letters = () => remembered("letters") !== "off";
 
 function help() {
   const keys = [["/", "search"], ...NAV.map(([, name, key]) => [`g ${key}`, name]), ["d", "dark or light"], ["r", "ask again"], ["?", "this"]];
   const close = dialog("Keys", h("dl", {}, keys.flatMap(([key, what]) => [h("dt", {}, key.split(" ").flatMap((one) => [h("kbd", {}, one), " "])), h("dd", {}, what)])),
-    h("label", { class: "line" }, h("input", { type: "checkbox", checked: letters(), onchange: (event) => keep(event.target.checked) }), " Use these keys"),
+    h("label", { class: "line" }, h("input", { type: "checkbox", checked: letters(), onchange: (event) => remember("letters", event.target.checked ? "on" : "off") }), " Use these keys"),
     h("div", { class: "bar end" }, h("a", { href: "/api/openapi.json" }, "JSON interface (OpenAPI)"), h("button", { type: "button", class: "plain", onclick: () => close() }, "Close")));
 }
 
@@ -138,6 +153,10 @@ addEventListener("keydown", (event) => {
 
 document.getElementById("nav").replaceChildren(...NAV.map(([name, title]) => h("a", { href: "#/" + name, "data-screen": name }, title)));
 document.getElementById("theme").addEventListener("click", turn);
+const zoneButton = document.getElementById("zone");
+const showZone = () => { zoneButton.textContent = zoneName(); zoneButton.setAttribute("aria-label", `Times are in ${zoneName()}: change`); };
+zoneButton.addEventListener("click", () => { zone.local = !zone.local; remember("zone", zone.local ? "local" : "utc"); showZone(); open(); });
+showZone();
 document.getElementById("help-button").addEventListener("click", help);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) again(); });

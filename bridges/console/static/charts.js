@@ -1,6 +1,6 @@
 // Charts with uPlot, which is vendored, and small ones in SVG.
 
-import { bytes, duration, frontClass, h, plural, say, short } from "./dom.js";
+import { bytes, clock, duration, frontClass, h, plural, say, short, visible, zoneName } from "./dom.js";
 
 export const told = {
   records: (value) => short(value),
@@ -83,11 +83,11 @@ export class Chart {
     this.plot = new uPlot({
       width: this.width(), height: this.height,
       scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
-      axes: [{ ...axis, size: 34, incrs: steps.time, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 5)) }, { ...axis, size: 84, values: (_, splits) => splits.map(text), ...(steps[this.unit] ? { incrs: steps[this.unit] } : {}) }],
+      axes: [{ ...axis, size: 34, incrs: steps.time, values: (_, splits) => splits.map((at) => clock(at * 1000, 5)) }, { ...axis, size: 84, values: (_, splits) => splits.map(text), ...(steps[this.unit] ? { incrs: steps[this.unit] } : {}) }],
       cursor: { y: false },
       series: [
-        { value: (_, at) => (at === null ? "–" : new Date(at * 1000).toTimeString().slice(0, 8)), label: "time" },
-        ...some.map((one) => ({ label: one.label, stroke: colour(one.colour), width: 1.8, spanGaps: false, points: { show: isAlone, size: 7, fill: colour(one.colour) }, value: (_, value) => (value === null || value === undefined ? "–" : text(value)) })),
+        { value: (_, at) => (at === null ? "–" : clock(at * 1000)), label: `time (${zoneName()})` },
+        ...some.map((one) => ({ label: visible(one.label), stroke: colour(one.colour), width: 1.8, spanGaps: false, points: { show: isAlone, size: 7, fill: colour(one.colour) }, value: (_, value) => (value === null || value === undefined ? "–" : text(value)) })),
       ],
     }, data, this.element);
     this.element.querySelectorAll(".u-legend .u-series").forEach((row, at) => { if (at) this.toggle(row.querySelector("th"), at); });

@@ -10,12 +10,16 @@ export function h(tag, props, ...children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "class") element.setAttribute("class", value);
-    else if (!isSvg && name in element && name !== "list" && name !== "form") element[name] = value;
-    else element.setAttribute(name, value);
+    else if (!isSvg && name in element && name !== "list" && name !== "form") element[name] = name === "title" ? visible(value) : value;
+    else element.setAttribute(name, name === "aria-label" ? visible(value) : value);
   }
-  element.append(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  element.append(...kept(children));
   return element;
 }
+
+// Names and values are somebody else's: a control, or a mark that turns the direction of text, is shown as what it is.
+export const visible = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g, (one) => "\\u" + one.charCodeAt(0).toString(16).padStart(4, "0"));
+const kept = (children) => children.flat().filter((one) => one !== null && one !== undefined && one !== false).map((one) => (typeof one === "string" ? visible(one) : one));
 
 export const tag = (kind, text) => h("span", { class: "tag " + kind }, text);
 export const faint = (text) => h("span", { class: "faint" }, text);
@@ -47,7 +51,29 @@ export function duration(seconds) {
   return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
-export const when = (ms) => (ms === null || ms === undefined || ms < 0 ? nothing() : new Date(ms).toISOString().replace("T", " ").replace("Z", ""));
+// All times of the page are in one zone, UTC unless the browser's own was chosen.
+export const zone = { local: remembered("zone") === "local" };
+export const zoneName = () => (zone.local ? Intl.DateTimeFormat().resolvedOptions().timeZone : "UTC");
+// Of a moment, the numbers of its date and time in that zone as those of UTC.
+const inZone = (ms) => new Date(zone.local ? ms - 60000 * new Date(ms).getTimezoneOffset() : ms).toISOString();
+export const when = (ms) => (ms === null || ms === undefined || ms < 0 ? nothing() : inZone(ms).replace("T", " ").replace("Z", ""));
+export const clock = (ms, digits = 8) => inZone(ms).slice(11, 11 + digits);
+// What a field of the kind datetime-local says, in milliseconds.
+export const moment = (text) => new Date(zone.local ? text : text + "Z").getTime();
+
+export function remembered(name) { try { return localStorage.getItem(name); } catch { return null; } }
+export function remember(name, value) { try { localStorage.setItem(name, value); } catch { /* it holds until the page is closed */ } }
+
+// Bytes as the node tells them: text as it is, what is no text marked, and how it is written.
+export function data(text, base64, most) {
+  if (base64 !== undefined) {
+    if (base64.length <= 44) return h("span", {}, tag("busy", "hex"), " ", hex(base64));
+    return h("span", {}, tag("busy", "base64"), " ", cut(base64, most));
+  }
+  return text === null || text === undefined ? faint("null") : text === "" ? faint("empty") : cut(text, most);
+}
+export const hex = (base64) => [...atob(base64)].map((one) => one.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
+const cut = (text, most) => (text.length > most ? text.slice(0, most) + "…" : text);
 
 const known = ["kafka", "pravega", "ydb", "http", "pipeline"];
 export const frontClass = (name) => (known.includes(name) ? name : "other");
@@ -72,7 +98,7 @@ export function fill(element, ...children) {
   const held = [box.opener, active].find((one) => one && one !== element && element.contains(one));
   const before = held ? reached(element) : [];
   const name = held && called(held), at = before.indexOf(held), nth = before.filter((one) => called(one) === name).indexOf(held);
-  element.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  element.replaceChildren(...kept(children));
   if (!held) return;
   const now = reached(element), alike = now.filter((one) => called(one) === name);
   let found = alike[Math.min(nth, alike.length - 1)] || now[Math.min(Math.max(at, 0), now.length - 1)];
@@ -112,7 +138,7 @@ export function say(text) { document.getElementById("told").textContent = text; 
 export function dialog(title, ...children) {
   const box = document.getElementById("dialog");
   const close = () => box.close();
-  box.replaceChildren(h("h2", { id: "dialog-title" }, title), ...children);
+  box.replaceChildren(h("h2", { id: "dialog-title" }, title), ...kept(children));
   if (box.open) return close;
   box.opener = document.activeElement;
   // The browser goes back to the element that had the keyboard: a round may have put another one in its place since.
@@ -127,13 +153,15 @@ export function dialog(title, ...children) {
 
 export const closing = (close) => h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Close"));
 
-export function confirmed(title, sentence, word, action) {
-  const button = h("button", { type: "button", class: "danger", onclick: async () => {
+// With `name`, it is to be typed first: for what cannot be taken back.
+export function confirmed(title, sentence, word, action, name) {
+  const typed = name === undefined ? null : h("input", { autocomplete: "off", oninput: () => { button.disabled = typed.value !== name; } });
+  const button = h("button", { type: "button", class: "danger", disabled: Boolean(typed), onclick: async () => {
     button.disabled = true;
     try { await action(); close(); } catch (error) { fill(told, failed(error)); button.disabled = false; button.focus(); }
   } }, word);
   const told = h("div", { role: "alert" });
-  const close = dialog(title, h("p", {}, sentence), told,
+  const close = dialog(title, h("p", {}, sentence), typed && field("Type its name", typed), told,
     h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), button));
 }
 

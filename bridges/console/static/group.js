@@ -2,7 +2,7 @@
 
 import { get, part, query as asked, send } from "./api.js";
 import { Chart, colourAt } from "./charts.js";
-import { card, choice, count, dialog, failed, field, fill, front, h, note, nothing, plural, ranges, state as stateOf, table, whole } from "./dom.js";
+import { card, choice, count, dialog, failed, field, fill, front, h, moment, note, nothing, plural, ranges, state as stateOf, table, whole, zoneName } from "./dom.js";
 import { CONSUMERS, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
 import { listState } from "./topics.js";
@@ -69,7 +69,7 @@ function reset(name, space, group, refresh) {
   const time = h("input", { type: "datetime-local", step: 1 });
   const to = choice([["earliest", "the beginning"], ["latest", "the end"], ["offset", "an offset"], ["time", "a time"]], "earliest", { onchange: () => { extra(); clear(); } });
   const more = h("div", {}), shown = h("div", {});
-  const extra = () => fill(more, to.value === "offset" ? field("Offset", offset) : to.value === "time" ? field("Time, as on this computer", time) : null);
+  const extra = () => fill(more, to.value === "offset" ? field("Offset", offset) : to.value === "time" ? field(`Time (${zoneName()})`, time) : null);
   const apply = h("button", { type: "button", class: "main", disabled: true, onclick: () => ask(false) }, "Set them");
   const clear = () => { apply.disabled = true; fill(shown); };
   for (const one of [topic, partitions, offset, time]) one.addEventListener("input", clear);
@@ -78,7 +78,7 @@ function reset(name, space, group, refresh) {
     return { space, topic: topic.value, to: to.value, dry_run: dry,
       ...(some ? { partitions: some.split(/[\s,]+/).map(Number) } : {}),
       ...(to.value === "offset" ? { offset: Number(offset.value) } : {}),
-      ...(to.value === "time" ? { time_ms: new Date(time.value).getTime() } : {}) };
+      ...(to.value === "time" ? { time_ms: moment(time.value) } : {}) };
   }
   async function ask(dry) {
     try {

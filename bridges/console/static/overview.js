@@ -1,6 +1,6 @@
 // What the node does, all at a glance.
 
-import { get, part } from "./api.js";
+import { get, none, part } from "./api.js";
 import { Chart, told } from "./charts.js";
 import { bytes, card, count, duration, fact, failed, fill, front, h, nothing, short, state, table, whole } from "./dom.js";
 import { lagCell, trendCell, groupLink } from "./groups.js";
@@ -31,7 +31,7 @@ export function overview({ element, refresh }) {
     card("Protocols", fronts),
     h("div", { class: "grid" }, card("Busiest topics", busiest), card("Furthest behind", behind)),
     card("What this node does not promise, as it is set up", promises));
-  const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { fill(where, failed(error)); } };
+  const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { if (!error.status) throw error; fill(where, failed(error)); } };
   let round = 0;
   const lately = {}; // what the node remembers, until there is something to compare
 
@@ -62,11 +62,11 @@ export function overview({ element, refresh }) {
         { title: "In", cell: (one) => told.byterate(Object.values(one.rates).reduce((all, rate) => all + rate.bytes_in, 0)), n: true },
         { title: "Out", cell: (one) => told.byterate(Object.values(one.rates).reduce((all, rate) => all + rate.bytes_out, 0)), n: true },
         { title: "Size", cell: (one) => bytes(one.bytes), n: true },
-      ], topics, { empty: "No topics yet. Create one under Topics, or produce to one.", caption: "Busiest topics" }))),
+      ], topics, { empty: none("topics") + " Create one under Topics, or produce to one.", caption: "Busiest topics" }))),
       own(behind, "/api/groups?limit=6&sort=seconds&descending=true", ({ groups }) => fill(behind, table([
         { title: "Group", cell: groupLink, kind: "name" }, { title: "State", cell: (one) => state(one.state) },
         { title: "Lag", cell: lagCell, n: true }, { title: "Trend", cell: trendCell, n: true },
-      ], groups, { empty: "No consumer groups yet.", caption: "Groups furthest behind" }))),
+      ], groups, { empty: none("consumer groups"), caption: "Groups furthest behind" }))),
       slow && own(incoming.element, `/api/history?span=${span.value}`, draw),
       slow && own(promises, "/api/promises", (all) => fill(promises, h("ul", {}, all.not_promised.map((one) => h("li", {}, one.sentence, one.chosen ? h("span", { class: "busy" }, " (a setting)") : null))), all.not_promised.length ? null : h("p", {}, "Nothing is held back."))),
     ]);

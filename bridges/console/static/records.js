@@ -1,7 +1,7 @@
 // Records: browse, search within a bound, follow live, download; one from every protocol's side; produce, and replay into another topic.
 
 import { get, lines, part, query as asked, send } from "./api.js";
-import { bytes, card, choice, closing, dialog, failed, field, fill, h, note, nothing, plural, table, when, whole } from "./dom.js";
+import { bytes, card, choice, closing, data, dialog, failed, field, fill, h, hex, moment, note, nothing, plural, table, tag, when, whole, zoneName } from "./dom.js";
 
 const SHOWN = 500; // rows that are kept while a topic is followed
 const BATCH = 50;
@@ -17,11 +17,11 @@ export function records({ element, path, name, query }) {
   const header = h("input", { placeholder: "name=text", autocomplete: "off" });
   const look = h("input", { type: "number", min: 1, value: 100000 });
   const more = h("div", {}), told = h("p", { class: "faint", role: "status" }), list = h("div", {});
-  const extra = () => fill(more, from.value === "offset" ? field("Offset", offset) : from.value === "time" ? field("Time", time) : null);
+  const extra = () => fill(more, from.value === "offset" ? field("Offset", offset) : from.value === "time" ? field(`Time (${zoneName()})`, time) : null);
   extra();
-  let rows = [], under = null, going = null, chosen = new Set(), leftOut = "";
+  let rows = [], under = null, going = null, chosen = new Set();
   const tail = h("button", { type: "button", class: "plain", "aria-pressed": "false", onclick: () => (under ? stop() : follow()) }, "Follow live");
-  const next = h("button", { type: "button", class: "plain", disabled: true, onclick: () => show(going) }, "Go on");
+  const next = h("button", { type: "button", class: "plain", disabled: true, onclick: () => show(going) }, "Continue");
   const searched = () => ({ text: text.value, key: key.value, header: header.value });
   const isSearch = () => Object.values(searched()).some(Boolean);
   element.append(card(null, h("form", { onsubmit: (event) => { event.preventDefault(); show(null); } },
@@ -34,58 +34,43 @@ export function records({ element, path, name, query }) {
     fill(list, table([
       { title: "", cell: (one) => h("input", { type: "checkbox", "data-key": "c" + id(one), "aria-label": `choose ${id(one)}`, checked: chosen.has(id(one)), onchange: (event) => { if (event.target.checked) chosen.add(id(one)); else chosen.delete(id(one)); } }) },
       { title: "Place", cell: (one) => (one.error ? id(one) : h("button", { type: "button", class: "link", "data-key": id(one), onclick: () => sides(path, name, one) }, id(one))) },
-      { title: "Time (UTC)", cell: (one) => when(one.timestamp ?? -1) },
-      { title: "Key", kind: "mono", cell: (one) => brief(one.key ?? one.key_base64, 80) },
-      { title: "Value", kind: "mono long", cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : brief(one.value ?? one.value_base64, 240)) },
-      { title: "Headers", kind: "mono long", cell: (one) => (one.headers ? one.headers.map(([head, value]) => `${head}: ${brief(typeof value === "object" && value ? value.base64 : value, 60)}`).join(", ") : nothing()) },
+      { title: `Time (${zoneName()})`, cell: (one) => when(one.timestamp ?? -1) },
+      { title: "Key", kind: "mono", cell: (one) => data(one.key, one.key_base64, 80) },
+      { title: "Value", kind: "mono long", cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : data(one.value, one.value_base64, 240)) },
+      { title: "Headers", kind: "mono long", cell: (one) => (one.headers ? h("span", {}, one.headers.flatMap(([head, value], place) => [`${place ? ", " : ""}${head}: `, data(value?.base64 ? null : value, value?.base64, 60)])) : nothing()) },
     ], rows, { empty: "No records here.", caption: "Records" }));
   }
 
+  // Newest first, whatever partition a record lies in; a search goes back from the end. The node sends windows of
+  // partitions: what is too much is left out here, and is where "Continue" begins.
   async function show(goOn) {
     stop();
     const mine = under = new AbortController();
     const wasNext = document.activeElement === next;
+    const most = Math.min(500, Number(limit.value) || BATCH), newest = from.value === "newest";
+    const found = [];
+    let last = { looked: 0, next: {} };
+    const take = (line) => {
+      if (!("looked" in line)) { found.push(line); return; }
+      last = line;
+      if (!line.next) fill(told, `${whole(line.looked)} looked at, ${whole(found.length)} found so far…`);
+    };
     rows = []; chosen = new Set(); going = null; next.disabled = true;
     fill(told, "reading…");
     try {
-      const most = Math.min(500, Number(limit.value) || BATCH);
-      const found = [];
-      let looked = null;
-      const take = (line) => { if ("looked" in line) looked = line; else found.push(line); };
-      const search = isSearch() ? { ...searched(), look: look.value } : {};
-      const places = goOn ? Object.entries(goOn) : await starts(most, mine.signal);
-      const each = places.length > 1 && !isSearch() ? Math.max(1, Math.ceil(most / places.length)) : most;
-      let all = 0, left = isSearch() ? Number(look.value) : 0;
-      const reached = {};
-      for (const [number, start] of places) {
-        if (isSearch() && (left <= 0 || found.length >= most)) { reached[number] = start; continue; }
-        const before = found.length;
-        await lines(`${path}/records` + asked({ partition: number, ...(typeof start === "object" ? start : { offset: start }), limit: isSearch() ? most - found.length : each, ...search, ...(isSearch() ? { look: left } : {}) }), take, mine.signal);
-        if (looked) { all += looked.looked; left -= looked.looked; reached[number] = looked.next[number]; looked = null; }
-        else if (found.length > before) reached[number] = (found[found.length - 1].end ?? found[found.length - 1].offset + 1);
-        else if (typeof start !== "object") reached[number] = start;
-      }
+      const begin = goOn ? { at: Object.entries(goOn).map((one) => one.join(":")).join(",") } : from.value === "offset" ? { offset: offset.value } : from.value === "time" ? { since_ms: moment(time.value) || 0 } : {};
+      await lines(`${path}/records` + asked({ partition: goOn ? "" : partition.value, order: newest ? "newest" : "oldest", limit: most, ...begin, ...(isSearch() ? { ...searched(), look: look.value } : {}) }), take, mine.signal);
       const problem = found.find((one) => one.error && !("offset" in one));
-      rows = found.filter((one) => "offset" in one);
-      rows.sort((a, b) => (b.timestamp ?? 0) - (a.timestamp ?? 0) || b.offset - a.offset);
-      going = reached; next.disabled = !Object.keys(reached).length;
+      rows = found.filter((one) => "offset" in one).sort(latest);
+      const left = newest ? rows.splice(most) : rows.splice(0, Math.max(0, rows.length - most));
+      going = last.next || {};
+      for (const one of left) going[one.partition] = newest ? Math.max(going[one.partition] ?? 0, one.offset + 1) : Math.min(going[one.partition] ?? Infinity, one.offset);
+      next.disabled = !Object.keys(going).length;
       if (wasNext && document.activeElement === document.body) next.focus();
-      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(all)} looked at.` : `${plural(rows.length, "record")}, the newest first.`, leftOut);
+      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(last.looked)} looked at${next.disabled ? "." : ": there is more to look at."}` : `${plural(rows.length, "record")}, the newest first.`);
       draw();
     } catch (error) { if (error.name !== "AbortError") { fill(told); fill(list, failed(error)); } }
     if (under === mine) under = null;
-  }
-
-  // By partition, from where to read: an offset, or { since_ms }.
-  async function starts(most, signal) {
-    const page = await get(path + (partition.value === "" ? "?limit=50" : `?limit=1&skip=${Number(partition.value)}`), signal);
-    if (!page.partitions.length) throw new Error(`there is no partition ${partition.value}`);
-    const each = Math.max(1, Math.ceil(most / page.partitions.length));
-    leftOut = partition.value === "" && page.total > page.partitions.length ? ` Of the first ${page.partitions.length} of ${whole(page.total)} partitions: name another one to see it.` : "";
-    return page.partitions.filter((one) => one.last_stable_offset > one.start_offset || page.partitions.length === 1).map((one) => [String(one.partition),
-      from.value === "time" ? { since_ms: new Date(time.value).getTime() || 0 }
-        : from.value === "offset" ? Math.min(Math.max(Number(offset.value), one.start_offset), one.end_offset)
-        : from.value === "earliest" || isSearch() ? one.start_offset : Math.max(one.start_offset, one.last_stable_offset - each)]);
   }
 
   async function follow() {
@@ -141,10 +126,7 @@ export function records({ element, path, name, query }) {
 
 const id = (one) => `${one.partition}:${one.offset}`;
 
-function brief(text, most) {
-  if (text === null || text === undefined) return "∅";
-  return text.length > most ? text.slice(0, most) + "…" : text;
-}
+const latest = (a, b) => (b.timestamp ?? 0) - (a.timestamp ?? 0) || b.offset - a.offset;
 
 // One record as it is stored, and as the readers of each protocol get it.
 async function sides(path, name, one) {
@@ -154,25 +136,42 @@ async function sides(path, name, one) {
   document.getElementById("dialog").addEventListener("close", () => { document.getElementById("dialog").style.maxWidth = ""; }, { once: true });
   try {
     const seen = await get(`${path}/partitions/${one.partition}/records/${one.offset}`);
-    const data = (value) => {
+    const content = (value) => {
       if (value === null) return h("span", { class: "faint" }, "null");
       const size = value.size > 4096 ? h("p", { class: "faint" }, `the beginning of ${bytes(value.size)}`) : null;
-      return h("div", {}, h("pre", {}, "text" in value ? pretty(value) : value.base64 + " (base64)"), size);
+      return h("div", {}, tag(...("text" in value ? ["faint", "text"] : ["busy", "bytes"])), h("pre", {}, "text" in value ? pretty(value) : `hex ${hex(value.base64)}\n\nbase64 ${value.base64}`), size);
     };
     const row = (title, value) => [h("dt", {}, title), h("dd", {}, value)];
-    const items = (all) => (all.length ? h("dl", {}, all.flatMap(([title, value]) => row(title, data(value)))) : nothing());
+    const items = (all) => (all.length ? h("dl", {}, all.flatMap(([title, value]) => row(title, content(value)))) : nothing());
     const side = (kind, title, ...rest) => h("section", { class: "side " + kind }, h("h3", {}, title, seen.stored.format === kind ? h("span", { class: "good" }, " · as written") : h("span", { class: "faint" }, " · translated")), h("dl", {}, rest.flat()));
     const { kafka, pravega, ydb, stored } = seen;
-    fill(box, h("p", { class: "faint" }, `Stored as ${stored.format}, in a batch of ${bytes(stored.bytes)} with the offsets ${stored.base_offset} to ${stored.end_offset - 1}; appended `, when(stored.appended_ms), " UTC"), h("div", { class: "sides" },
-      side("kafka", "Kafka", row("offset", whole(kafka.offset)), row("timestamp", when(kafka.timestamp)), row("key", data(kafka.key)), row("value", data(kafka.value)), row("headers", items(kafka.headers)), row("producer", kafka.producer_id ?? nothing())),
-      side("pravega", "Pravega", row("event", data(pravega.event)), row("in the segment", bytes(pravega.event_bytes)), row("no place for", pravega.has_no_place_for.join(", ") || nothing())),
-      side("ydb", "YDB", row("offset", whole(ydb.offset)), row("seq_no", whole(ydb.seq_no)), row("created_at", when(ydb.created_at)), row("producer", ydb.producer_id || nothing()), row("data", data(ydb.data)), row("metadata", items(ydb.metadata_items)))));
+    fill(box, h("p", { class: "faint" }, `Stored as ${stored.format}, in a batch of ${bytes(stored.bytes)} with the offsets ${stored.base_offset} to ${stored.end_offset - 1}; appended `, when(stored.appended_ms), ` ${zoneName()}`), h("div", { class: "sides" },
+      side("kafka", "Kafka", row("offset", whole(kafka.offset)), row("timestamp", when(kafka.timestamp)), row("key", content(kafka.key)), row("value", content(kafka.value)), row("headers", items(kafka.headers)), row("producer", kafka.producer_id ?? nothing())),
+      side("pravega", "Pravega", row("event", content(pravega.event)), row("in the segment", bytes(pravega.event_bytes)), row("no place for", pravega.has_no_place_for.join(", ") || nothing())),
+      side("ydb", "YDB", row("offset", whole(ydb.offset)), row("seq_no", whole(ydb.seq_no)), row("created_at", when(ydb.created_at)), row("producer", ydb.producer_id || nothing()), row("data", content(ydb.data)), row("metadata", items(ydb.metadata_items)))));
   } catch (error) { fill(box, failed(error)); }
 }
 
 function pretty(value) {
-  if (value.size <= 4096 && /^\s*[[{]/.test(value.text)) try { return JSON.stringify(JSON.parse(value.text), null, 2); } catch { /* no JSON after all */ }
+  if (value.size <= 4096 && /^\s*[[{]/.test(value.text)) try { return indented(value.text); } catch { /* no JSON after all */ }
   return value.text;
+}
+
+// JSON with its own words: numbers that JavaScript cannot keep, and names that come twice, stay as they were written.
+function indented(text) {
+  JSON.parse(text);
+  let made = "", depth = 0, before = "";
+  const line = () => "\n" + "  ".repeat(depth);
+  for (const token of text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g)) {
+    const opened = before === "{" || before === "[";
+    if (token === "}" || token === "]") { depth -= 1; made += (opened ? "" : line()) + token; }
+    else {
+      made += (opened || before === "," ? line() : "") + token + (token === ":" ? " " : "");
+      if (token === "{" || token === "[") depth += 1;
+    }
+    before = token;
+  }
+  return made;
 }
 
 function produce(path, name) {

@@ -2,7 +2,7 @@
 
 import { get, part, query as asked, send } from "./api.js";
 import { Chart, colourAt, lineage } from "./charts.js";
-import { bytes, card, closing, confirmed, count, dialog, duration, fact, failed, field, fill, front, h, note, nothing, pager, state as stateOf, table, tag, when, whole } from "./dom.js";
+import { bytes, card, closing, confirmed, count, dialog, duration, fact, failed, faint, field, fill, front, h, note, nothing, pager, state as stateOf, table, tag, when, whole, zoneName } from "./dom.js";
 import { groupLink, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
 import { records } from "./records.js";
@@ -80,8 +80,8 @@ function partitions({ element, path, name, query, settle, refresh }) {
 }
 
 function ahead(each, keepMs, deletes) {
-  if (!deletes || keepMs < 0 || each.oldest_ms === null || each.end_offset === each.start_offset) return nothing();
-  const left = each.oldest_ms + keepMs - Date.now();
+  if (!deletes || keepMs < 0 || each.retained_from_ms === null || each.end_offset === each.start_offset) return nothing();
+  const left = each.retained_from_ms + keepMs - Date.now();
   return h("span", {}, h("meter", { min: 0, max: 1, value: Math.min(1, Math.max(0, 1 - left / keepMs)), "aria-label": "share of its time that is over" }), left > 0 ? ` in ${duration(left / 1000)}` : " due");
 }
 
@@ -143,10 +143,10 @@ function config({ element, path, name, refresh }) {
   let last = null;
   async function look() {
     last = await get(path + "?limit=1");
-    const rows = Object.entries(last.effective_config).map(([key, value]) => ({ key, value, own: key in last.config }));
-    fill(list, h("p", { class: "faint" }, "made ", when(last.created_ms), " UTC · id ", last.id), table([
-      { title: "Key", kind: "mono", cell: (one) => one.key }, { title: "Value", kind: "mono", cell: (one) => String(one.value) },
-      { title: "", cell: (one) => (one.own ? tag("busy", "of this topic") : nothing()) },
+    const rows = Object.entries(last.effective_config).map(([key, value]) => ({ key, value, own: key in last.config, idle: last.without_effect.includes(key) }));
+    fill(list, h("p", { class: "faint" }, "made ", when(last.created_ms), ` ${zoneName()} · id `, last.id), table([
+      { title: "Key", kind: "mono", cell: (one) => (one.idle ? faint(one.key) : one.key) }, { title: "Value", kind: "mono", cell: (one) => (one.idle ? faint(String(one.value)) : String(one.value)) },
+      { title: "", cell: (one) => (one.own || one.idle ? h("span", {}, one.own ? tag("busy", "of this topic") : "", " ", one.idle ? tag("faint", "kept, without effect here") : "") : nothing()) },
     ], rows, { caption: "Configuration" }));
   }
   function change() {
@@ -168,7 +168,7 @@ function config({ element, path, name, refresh }) {
   function remove() {
     confirmed(`Delete ${name}?`, "Its records are gone for the readers of every protocol, and so are the positions of its groups.", "Delete it", async () => {
       await send("DELETE", path); note(`deleted ${name}`); location.hash = "#/topics";
-    });
+    }, name);
   }
   return { element, refresh: look };
 }

@@ -1,6 +1,6 @@
 // Topics as one log: who writes and who reads, through which protocol, whatever the topic was made with.
 
-import { get, part, query as asked, send } from "./api.js";
+import { get, none, part, query as asked, send } from "./api.js";
 import { spark, told } from "./charts.js";
 import { bytes, count, dialog, failed, field, fill, front, h, note, pager, say, table, tag, whole } from "./dom.js";
 
@@ -50,7 +50,7 @@ export function topics({ element, query, settle, refresh }) {
       { title: "Written through", sort: "bytes_in", cell: (one) => h("span", {}, users(one.rates, "in")) },
       { title: "Read through", sort: "bytes_out", cell: (one) => h("span", {}, users(one.rates, "out")) },
       { title: "Last hour", cell: (one) => spark(one.history) },
-    ].map((one) => ({ ...one, cell: wrapped(one.cell) })), page.topics, { ...state, onsort, caption: "Topics", empty: state.search ? "No topic of that name." : "No topics yet." }),
+    ].map((one) => ({ ...one, cell: wrapped(one.cell) })), page.topics, { ...state, onsort, caption: "Topics", empty: state.search ? "No topic of that name." : none("topics") }),
     page.unanswered ? h("p", { class: "failed" }, `Without the partitions of node ${page.unanswered.join(", ")}, which does not answer.`) : "",
     pages(page, page.topics));
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +23,7 @@ from bridges.console.history.sampling import WAYS
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
 from bridges.console.topics.sizes import Size, Sizes, in_use
+from bridges.errors import LogError
 from bridges.http import rows
 from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
@@ -36,9 +38,17 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("anabranch.console")
 
+_OLDEST = 10_000
+"""Most partitions whose oldest record is remembered."""
+
 
 class TopicHandlers(Handlers):
     """Handlers of ``/api/topics`` and the paths below it, except records."""
+
+    def __init__(self, node: Host) -> None:
+        super().__init__(node)
+        self._oldest: dict[int, tuple[int, int | None]] = {}
+        """By stream: the start of a log, and the timestamp of its first record."""
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/topics", self.list)
@@ -288,6 +298,7 @@ class TopicHandlers(Handlers):
             "names": topic.names,
             "importing": _importing(topic),
             "config": topic.config,
+            "without_effect": [key for key, one in topic_config.TOPIC_CONFIGS.items() if not one.honoured],
             "effective_config": {key: value.value for key, value in effective.items()},
             "partition_count": len(topic.partitions),
             "kind": topic.kind.value,
@@ -296,6 +307,8 @@ class TopicHandlers(Handlers):
         if page is None:
             partitions = (self._partition_row(topic, info, log) for info, log in logs)
             return await rows.answer(request, "partitions", partitions, head=head, status=status)
+        for _, log in logs:
+            await self._find_oldest(log)
         head["rates"] = node.recorder.rates(topic.name)
         return await paging.answer(
             "partitions",
@@ -306,12 +319,25 @@ class TopicHandlers(Handlers):
             head,
         )
 
+    async def _find_oldest(self, log: ReadableLog) -> None:
+        """Learn the timestamp of the first record: again only when the log's start has moved."""
+        start = log.log_start_offset
+        if start == log.high_watermark or self._oldest.get(log.stream_id, (-1, None))[0] == start:
+            return
+        if len(self._oldest) >= _OLDEST:
+            self._oldest.clear()
+        with suppress(LogError):  # it stays unknown until the log can be read
+            found = await log.find_timestamp(0)
+            self._oldest[log.stream_id] = (start, None if found is None else found[1])
+
     def _partition_row(self, topic: Topic, info: PartitionInfo, log: ReadableLog) -> dict[str, object]:
         """Return the row of a partition.
 
-        ``keys`` are fractions of the key space. ``oldest_ms`` is a time from the log's index: no record of the first 64
-        KiB is younger. Only the owner knows it, and what was skipped.
+        ``keys`` are fractions of the key space. ``oldest_ms`` is the timestamp of the first record, in pages.
+        ``retained_from_ms`` is a time from the log's index: retention drops the first 64 KiB so long after it. Only the
+        owner knows it, and what was skipped.
         """
+        start, oldest = self._oldest.get(log.stream_id, (-1, None))
         index = log.state.index if isinstance(log, PartitionLog) and log.high_watermark else None
         return {
             "partition": info.index,
@@ -327,7 +353,8 @@ class TopicHandlers(Handlers):
             "sealed_epoch": info.sealed_epoch,
             "parents": info.parents,
             "children": info.children,
-            "oldest_ms": None if index is None else index.time_at(log.log_start_offset),
+            "oldest_ms": oldest if start == log.log_start_offset < log.high_watermark else None,
+            "retained_from_ms": None if index is None else index.time_at(log.log_start_offset),
             "skipped": [{"first": first, "end": end} for first, end in log.skipped],
             "compaction": _compaction(self._node.cleaner.views.get((topic.name, info.index))),
         }

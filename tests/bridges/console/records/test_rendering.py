@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.memory.request_memory import RequestMemory
-from anabranch_kit.run.sliced import SlicedWorks
-from bridges.console.records import requests as records
+from bridges.console.records import reading
 from bridges.console.records.rendering import Wanted, rendered
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record, StoredBatch
+from bridges.metrics import TopicTraffic
 
 LIMIT = 1 << 20
 
@@ -86,10 +85,12 @@ async def test_a_client_that_takes_nothing_is_no_failure_of_ours(monkeypatch: py
         for _ in range(5):
             yield b"a line\n"
 
-    monkeypatch.setattr(records, "_STALLED_S", 0.01)
-    handlers: Any = SimpleNamespace(_works=SlicedWorks(), _growing=asyncio.Lock())
+    monkeypatch.setattr(reading, "_STALLED_S", 0.01)
     response: Any = Response()
     memory = RequestMemory(MemoryBudget(1000, asyncio.get_running_loop().call_soon))
+    answer = reading.Answer(response, memory, TopicTraffic(), None)
+    reader = reading.Reader(LIMIT)
     with pytest.raises(ConnectionError):
-        await records.RecordHandlers._send(handlers, response, lines(), Wanted(0, 0, 5, -1), 5, memory)
+        await reader._send(answer, lines(), Wanted(0, 0, 5, -1), 5)
+    reader.close()
     assert response.writes == 2
