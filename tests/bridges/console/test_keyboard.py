@@ -306,6 +306,8 @@ async def test_a_rule_is_made_and_removed(page: Page) -> None:
             keys.in_dialog()
             keys.to("Who")
             keys.press(Keys.END, name)
+            keys.to("Name")
+            keys.press("*")
             keys.use("Add")
             page.shows(f"User:{name}")
             keys.dialog_is_gone()
