@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import aiohttp
 import pytest
 
-from bridges.catalog.lineage import choose_partition
+from bridges.catalog.topics.lineage import choose_partition
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
