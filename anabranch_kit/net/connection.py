@@ -77,6 +77,8 @@ class Connection(asyncio.BufferedProtocol):
         self._resting = False
         # Nothing is read from the client, and none of its requests starts: a quota of it is exhausted.
         self._muted = False
+        # The client has closed its side, and requests that it sent before have still to be started.
+        self._ended = False
         self._closing = False
         self._draining = False
 
@@ -195,8 +197,11 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def eof_received(self) -> bool:
-        """Close our side as well: a client that stops sending has no use for later answers."""
-        return False
+        """Close our side as well, once the requests that have arrived are started: the client has no use for later
+        answers, but some requests have none, such as a Kafka producer's with acks=0. asyncio keeps no connection with
+        TLS half open."""
+        self._ended = bool(self._waiting) and not self._closing and not self._tls_bytes
+        return self._ended
 
     def pause_writing(self) -> None:
         if self._outbox is not None:
@@ -318,7 +323,9 @@ class Connection(asyncio.BufferedProtocol):
             self._count_waiting()
         if self._output:
             self._flush()
-        if not self._reading:
+        if self._ended and not waiting:
+            self.shut()
+        elif not self._reading:
             self.maybe_resume()
 
     def _rest(self) -> None:

@@ -184,8 +184,15 @@ class Connection(net.Connection):
             return -1
         return int(self._transport.get_extra_info("socket").fileno())
 
+    def eof_received(self) -> bool:
+        keeps = super().eof_received()
+        if keeps:
+            self.hung_up()
+        return keeps
+
     def hung_up(self) -> None:
-        """Called when the client has closed its side while earlier bytes are unread. May be called more than once."""
+        """Called when the client has closed its side while bytes are unread, or requests wait. May be called more than
+        once."""
 
     @property
     def idle(self) -> bool:

@@ -119,6 +119,20 @@ async def test_a_new_connection_takes_the_place_of_an_idle_one() -> None:
         writer.close()
 
 
+async def test_what_a_client_has_sent_before_it_closes_is_started() -> None:
+    """Kafka's producers with acks=0, for one, wait for no answer before they close."""
+    async with serving() as (server, address):
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(frame(LATER) + frame(ALONE) + frame(NOW) * 100)
+        writer.close()
+        await until(lambda: bool(server.later))
+        await until(lambda: all(connection._ended for connection in server.connections))
+        server.answer_all()
+        await until(lambda: not server.connections)
+        assert server.started == [LATER, ALONE] + [NOW] * 100
+        assert server.budget.held == 0
+
+
 async def test_what_is_no_frame_costs_its_connection_only() -> None:
     async with serving() as (server, address):
         reader, writer = await asyncio.open_connection(*address)
