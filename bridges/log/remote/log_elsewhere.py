@@ -391,16 +391,17 @@ class LogElsewhere:
             self._watching = None
 
     async def _watch(self) -> None:
+        told = self._state
         while self._waiters:
-            before = self._state
             try:
                 await self._ask(Op.WATCH)
             except LogDeleted:
                 self.phase = Phase.DELETED
             except LogError:
                 await asyncio.sleep(AGAIN_S)
-                continue
-            if self.phase is Phase.DELETED or _moved(self._state, before):
+            # Also after an error: another question may have moved the state meanwhile.
+            if self.phase is Phase.DELETED or _moved(self._state, told):
+                told = self._state
                 for waiter in list(self._waiters):
                     self._all.barrier.call("waiter", waiter.log_moved, self)
             if self.phase is Phase.DELETED:
