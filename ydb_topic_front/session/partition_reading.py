@@ -43,6 +43,8 @@ class PartitionReading(Struct, eq=False):
     """Number of messages sent."""
     sent_end: int = 0
     """Offset behind the last message that was sent, or where reading began."""
+    end: int | None = None
+    """The final end of a partition that has ended, once all of it was sent."""
     end_told: bool = False
     """Whether the client was told that the partition has ended, after all of its messages."""
 

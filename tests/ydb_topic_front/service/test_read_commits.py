@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ydb_topic_front.service.read.commits import ReadCommits
+from ydb_topic_front.service.read.partitions import ReadPartitions
 from ydb_topic_front.session.commit_ranges import CommitRanges
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
 from ydb_topic_front.session.read_data import Place
@@ -19,6 +21,7 @@ def commits_of(high_watermark: int, start: int = 0) -> ReadCommits:
     log = SimpleNamespace(is_open=True, high_watermark=high_watermark, final_offset=None, log_start_offset=start)
     nothing: Any = lambda *_: None  # noqa: E731
     partitions: Any = SimpleNamespace(log_of=lambda reading: log, consumer="c")
+    partitions.end_of = partial(ReadPartitions.end_of, partitions)
     nobody: Any = None
     return ReadCommits(partitions, nobody, nobody, nothing, nothing, nothing, lambda work: None)
 
@@ -51,3 +54,11 @@ def test_retention_confirms_what_it_took_and_nothing_behind_it() -> None:
     assert reading.commits.position == 70
     commits_of(100, start=80).add(reading, 75, 90)
     assert reading.commits.position == 90, "also where it took a part"
+
+
+def test_a_partition_that_moves_when_all_of_it_was_sent_is_passed_to_its_end() -> None:
+    """Its next owner was not asked yet. At the end lies a transaction's marker, which no client confirms."""
+    reading = read_up_to(5)
+    reading.sent_end, reading.end = 4, 5
+    commits_of(0).add(reading, 0, 4)
+    assert reading.commits.position == 5

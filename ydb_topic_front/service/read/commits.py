@@ -108,7 +108,7 @@ class ReadCommits:
         """Move the position to the end of a partition that has ended, once the client has confirmed every message it
         was sent. Behind the last message there may be records that clients never see, such as a transaction's
         marker."""
-        end = self._partitions.log_of(reading).final_offset if self._partitions.consumer else None
+        end = self._partitions.end_of(reading) if self._partitions.consumer else None
         commits = reading.commits
         if end is not None and reading.place.offset >= end > commits.position >= reading.sent_end:
             commits.moved(end)
@@ -158,7 +158,7 @@ class ReadCommits:
             for reading in done:
                 if not partitions.has(reading) and reading not in self._moved:
                     partitions.release(reading)
-                elif reading.end_told or partitions.log_of(reading).final_offset is not None:
+                elif partitions.end_of(reading) is not None:
                     self._readers.ended(partitions.consumer, reading.topic)
             self._wake()
 

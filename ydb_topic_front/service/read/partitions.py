@@ -94,6 +94,11 @@ class ReadPartitions:
         """Return the log of a partition session. Raises YdbError when the partition is no longer served."""
         return self._service.log_to_read(self.topics[reading.topic], reading.partition)
 
+    def end_of(self, reading: PartitionReading) -> int | None:
+        """Return the final end of a partition that has ended, None if it is not known. Raises as :meth:`log_of`."""
+        # The partition may have another owner since: this node knows nothing of that log before it has asked.
+        return self.log_of(reading).final_offset if reading.end is None else reading.end
+
     # --- as the balancer says (see ydb_topic_front.service.read.balancer.Member) -------------------------------------
 
     def start(self, topic: str, partition: int) -> None:
@@ -288,6 +293,7 @@ class ReadPartitions:
     def _read_all(self, reading: PartitionReading) -> None:
         """Handle that all of a partition that has ended was sent: tell the client once, if it supports that."""
         self.commits.pass_rest(reading)
+        self._readers.ended(self.consumer, reading.topic)
         if reading.end_told or not self.init.knows_ends:
             return
         reading.end_told = True
@@ -300,4 +306,3 @@ class ReadPartitions:
         adjacent = {index for child in info.children for index in topic.partitions[child].parents}
         told.adjacent_partition_ids.extend(sorted(adjacent - {info.index}))
         self._answers.put(message)
-        self._readers.ended(self.consumer, reading.topic)

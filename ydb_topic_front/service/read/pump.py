@@ -134,6 +134,9 @@ class ReadPump:
 
     async def _response(self, reading: PartitionReading, log: ReadableLog) -> bytes | None:
         await log.ready()
+        if not log.is_open:  # another node has become its owner since: its waiters would not be called
+            self._again_later(reading)
+            return None
         if reading.place.offset < log.log_start_offset:
             reading.place = Place(log.log_start_offset)
         offset = past(log.skipped, reading.place.offset)
@@ -166,6 +169,7 @@ class ReadPump:
     def _wait(self, reading: PartitionReading, log: ReadableLog) -> None:
         """Wait for a partition that was read to its end to grow, or report that it has ended. Raises LogDeleted."""
         if log.final_offset is not None and reading.place.offset >= log.final_offset:
+            reading.end = log.final_offset
             self._ended(reading)
             return
         if log.phase is Phase.DELETED:
