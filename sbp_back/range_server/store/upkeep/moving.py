@@ -187,7 +187,8 @@ class Moving:
     # --- retention by size
 
     def _retain(self) -> None:
-        """Trim the oldest data, of any stream, while the log is larger than allowed."""
+        """Trim the oldest segment's data, of any stream, while the log is larger than allowed. What was moved comes
+        first, in the order in which it was moved."""
         limit = self._log.options.retention_bytes
         if limit is None or self._trimming:
             return

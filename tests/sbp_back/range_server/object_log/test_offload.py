@@ -640,7 +640,8 @@ async def test_retention_counts_what_was_moved_and_trims_it_first(tmp_path: Path
     await driver.until(lambda: store_of(driver)._offload._tidied)
     assert driver.store.ranges[1, 0].min_offset == 0
     await fill(driver, 30)
-    await until(lambda: driver.store.ranges[1, 0].min_offset > 0)
+    # Of which stream the first objects are depends on how far the mover was behind.
+    await until(lambda: any(driver.store.ranges[stream, 0].min_offset > 0 for stream in (1, 2)))
     await until(lambda: driver.store.stats.live_bytes <= 600 * KIB)
     await asyncio.sleep(0.1)
     assert driver.store.stats.live_bytes > 400 * KIB
