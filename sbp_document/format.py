@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMAT_MASK, format_of
 from bridges.formats.base import BatchInfo, FinishedAtOnce
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 from sbp_back.errors import DecodeError
 from sbp_back.wire.entry import pack_entry

@@ -18,7 +18,7 @@ from bridges.console.records.rendering import Wanted, rendered
 from bridges.errors import BatchInvalid, RecordInvalid
 from bridges.formats import FORMATS, FormatId, Translator, _translation
 from bridges.formats.base import EVENT_HEADER
-from bridges.formats.compression import DEFAULT_LIMIT, Compression, compress
+from bridges.formats.codecs.compression import DEFAULT_LIMIT, Compression, compress
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.pravega import segment_bytes
 from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch

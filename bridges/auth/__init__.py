@@ -8,9 +8,12 @@ otherwise everybody may do everything.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Principal(Struct, frozen=True):
@@ -39,6 +42,17 @@ class Principal(Struct, frozen=True):
 
 ANONYMOUS = Principal("User", "ANONYMOUS")
 """A client that has not logged in."""
+
+
+def read_certificate(transport: asyncio.BaseTransport) -> Principal:
+    """Return the principal that a client's certificate names: the last common name of its subject.
+
+    Return ANONYMOUS without a certificate, or if the subject has no common name.
+    """
+    tls = transport.get_extra_info("ssl_object")
+    certificate = tls.getpeercert() if tls is not None else None  # set only if the listener's authority has signed it
+    names = [value for part in (certificate or {}).get("subject", ()) for kind, value in part if kind == "commonName"]
+    return Principal(ANONYMOUS.kind, names[-1]) if names else ANONYMOUS
 
 
 class Operation(Enum):

@@ -1,8 +1,8 @@
 """A cluster of one: a node that shares its database with no other node owns everything from the start.
 
-It stands where :mod:`bridges.cluster.service` and :mod:`bridges.cluster.peers` stand in a cluster, so that the rest of
-the node is written once. The only use of the database here is the epoch of each run, and no module for talking to other
-nodes is imported.
+It stands where :mod:`bridges.cluster.service` and :mod:`bridges.cluster.peers.peers` stand in a cluster, so that the
+rest of the node is written once. The only use of the database here is the epoch of each run, and no module for talking
+to other nodes is imported.
 """
 
 from __future__ import annotations

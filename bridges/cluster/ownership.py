@@ -16,7 +16,7 @@ from bridges.cluster.members import Member, State
 if TYPE_CHECKING:
     from bridges.catalog.database.sql import Connection
     from bridges.cluster.keeper import Keeper
-    from bridges.cluster.peer_stream import PeerStream
+    from bridges.cluster.peers.stream import PeerStream
 
 Q = TypeVar("Q", bound=Struct)
 A = TypeVar("A", bound=Struct)
@@ -123,7 +123,7 @@ class Membership(Ownership, Protocol):
 
 
 class Others(Protocol):
-    """Requests to other nodes, and answers to theirs (see :class:`bridges.cluster.peers.Peers`)."""
+    """Requests to other nodes, and answers to theirs (see :class:`bridges.cluster.peers.peers.Peers`)."""
 
     def serve(self, kind: str, message: type[Q], answer: Callable[[Q], Awaitable[Struct]]) -> None: ...
     def serve_stream(self, kind: str, opening: type[Q], serve: Callable[[Q, PeerStream], Awaitable[None]]) -> None: ...

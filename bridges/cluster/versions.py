@@ -1,10 +1,10 @@
 """Versions of nodes that may be members of one cluster at the same time: neighbouring ones.
 
-A node has a version for what it *says* to other nodes (:mod:`bridges.cluster.peers`), and one for what it *stores* in
-the database and in the data. A release that changes either, so that the release before would not understand it, raises
-the number. It does the new thing only when the cluster's *level* has reached that number. The level is the lowest
-version of all members; the transactions in which members join raise it, and nothing lowers it. So the release before
-can be started again until its last node has been replaced, even if that node has died, and not afterwards.
+A node has a version for what it *says* to other nodes (:mod:`bridges.cluster.peers.peers`), and one for what it
+*stores* in the database and in the data. A release that changes either, so that the release before would not understand
+it, raises the number. It does the new thing only when the cluster's *level* has reached that number. The level is the
+lowest version of all members; the transactions in which members join raise it, and nothing lowers it. So the release
+before can be started again until its last node has been replaced, even if that node has died, and not afterwards.
 
 The first node of a newer release migrates the tables, and the release before goes on with them: it does not touch what
 a migration has added.

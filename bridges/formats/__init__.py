@@ -24,7 +24,7 @@ from bridges.formats.base import (
     records_of,
     times_of,
 )
-from bridges.formats.compression import DEFAULT_LIMIT, PIECE
+from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.ledger_note import LedgerNoteFormat
 from bridges.formats.pravega import PravegaFormat

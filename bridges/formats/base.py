@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.producer import InTransaction, Stamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 

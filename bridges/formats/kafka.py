@@ -15,7 +15,7 @@ from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
-from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
+from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE, compress, inflate
 from bridges.formats.pieces import LARGE, STEP, Layout, copied, written
 from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp, fence
 from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch, told_headers

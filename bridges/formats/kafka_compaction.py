@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, TypeVar
 
 from bridges.formats.checksum import crc32c
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import (
     CODEC_MASK,
     DELETE_HORIZON,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from bridges.errors import BatchInvalid
 from bridges.formats.base import BatchInfo, Builder, FormatId
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.producer import EventStamp, LedgerKind, SeqNoStamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 

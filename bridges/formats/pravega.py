@@ -24,7 +24,7 @@ from uuid import UUID
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.base import BatchInfo, FinishedAtOnce, FormatId
 from bridges.formats.checksum import crc32c
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Buffer, Record, StoredBatch
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bridges.formats.base import EVENT_HEADER, BatchInfo, FinishedAtOnce, FormatId
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.pieces import copied
 from bridges.formats.records import Buffer, Record, StoredBatch
 

@@ -22,12 +22,12 @@ from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
-from bridges.formats.compression import DEFAULT_LIMIT, PIECE
+from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
+from bridges.formats.codecs.ydb import Codec, codec_name, gunzip_short, undo
 from bridges.formats.pieces import LARGE, Layout, copied
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.protobuf import length, put_bytes, put_varint, signed, skip, varint
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
-from bridges.formats.ydb_codecs import Codec, codec_name, gunzip_short, undo
 
 KEY_ITEM = "__key"
 """The metadata item for a record's key, which YDB's messages lack."""

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridges.auth import ANONYMOUS, NODE, Operation, Principal, Resource, ResourceKind
+from bridges.auth import ANONYMOUS, NODE, Operation, Principal, Resource, ResourceKind, read_certificate
 from bridges.auth.authenticator import AuthenticationBusy
-from bridges.auth.certified import certified
 from bridges.auth.tokens import TokenError
 from bridges.http.errors import RequestError, error_response
 from bridges.http.site import HEALTH
@@ -85,7 +84,7 @@ class Doorkeeper:
         """Return the principal of a request, None if its credentials are wrong. Raises AuthenticationBusy."""
         given = request.headers.get("Authorization")
         if given is None:
-            return ANONYMOUS if request.transport is None else certified(request.transport)
+            return ANONYMOUS if request.transport is None else read_certificate(request.transport)
         scheme, _, encoded = given.partition(" ")
         if scheme.lower() == "bearer" and (self._audience or self._authenticator.takes_oauth):
             try:

@@ -17,7 +17,7 @@ from anabranch_kit.run.cycle import cycle_of
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogDeleted, LogError, TransactionsOpen
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
 from bridges.log.byte_positions.search import ByteSearch
 from bridges.log.damage.missing import MissingData

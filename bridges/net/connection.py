@@ -15,8 +15,7 @@ from anabranch_kit.net.connection import QUEUED_BYTES, address_of
 from anabranch_kit.net.framing import Framing
 from anabranch_kit.net.line_framing import LineFraming
 from anabranch_kit.net.outbox import CHUNK, Buffer
-from bridges.auth import ANONYMOUS, Principal
-from bridges.auth.certified import certified
+from bridges.auth import ANONYMOUS, Principal, read_certificate
 from bridges.net.quotas import Limiter, Throttle
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class Connection(net.Connection):
         super().connection_made(transport)
         self.local = address_of(transport.get_extra_info("sockname"))
         self.advertised = self._advertised or self.local
-        self.principal = certified(transport).at(self.peer[0])
+        self.principal = read_certificate(transport).at(self.peer[0])
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

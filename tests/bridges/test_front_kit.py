@@ -13,7 +13,7 @@ import pytest
 from bridges import front_kit
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.front_kit import KitNode
 from bridges.log.partition.admission import Admission

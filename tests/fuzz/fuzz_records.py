@@ -14,12 +14,12 @@ import crc32c
 
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId, format_of, pravega
-from bridges.formats.compression import Compression
+from bridges.formats.codecs.compression import Compression
+from bridges.formats.codecs.ydb import FIRST_CUSTOM, Codec, codec_name
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head
 from bridges.formats.ydb import encode_batch as encode_ydb
-from bridges.formats.ydb_codecs import FIRST_CUSTOM, Codec, codec_name
 from sbp_document.wire.record_batch import FORMAT_FLAG, DocumentRecord, encode_batch
 from tests.fuzz.harness import run
 

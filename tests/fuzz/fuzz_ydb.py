@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 
 from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
+from bridges.formats.codecs.ydb import Codec
 from bridges.formats.ydb import Head, encode_batch, parse_head
-from bridges.formats.ydb_codecs import Codec
 from tests.fuzz.harness import run
 from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.write_batches import Batches, joined

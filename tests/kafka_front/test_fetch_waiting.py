@@ -17,7 +17,7 @@ from bridges.auth import ANONYMOUS, Everybody
 from bridges.auth.quotas import QuotaRules
 from bridges.cluster.alone import Alone
 from bridges.formats import FormatId, Translator
-from bridges.formats.compression import Compression
+from bridges.formats.codecs.compression import Compression
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record

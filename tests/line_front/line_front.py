@@ -30,7 +30,7 @@ from bridges.catalog.database.sql import Connection, upsert
 from bridges.catalog.topics.names import InvalidTopicName, check_topic_name
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import BatchInfo, FinishedAtOnce
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch

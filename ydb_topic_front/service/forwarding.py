@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind
 from bridges.cluster.at_owner import at_owner
-from bridges.cluster.forwarded_grpc import ForwardedStream, Opening, forward, opening_of, read_answer
+from bridges.cluster.peers.forwarded_grpc import ForwardedStream, Opening, forward, opening_of, read_answer
 from bridges.errors import LogError, LogUnavailable, NotOwner, PeerUnreachable
 from bridges.net.grpc_server import GrpcRefusal, Unary
 from ydb_topic_front.wire.statuses import Status, YdbError
@@ -21,7 +21,7 @@ from ydb_topic_front.wire.statuses import Status, YdbError
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Others, Ownership
-    from bridges.cluster.peer_stream import PeerStream
+    from bridges.cluster.peers.stream import PeerStream
     from bridges.net.grpc_server import GrpcCall, GrpcStream
     from bridges.node.front import NodeServices
 

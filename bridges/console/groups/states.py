@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Membership, Others
-    from bridges.cluster.peer_stream import PeerStream
+    from bridges.cluster.peers.stream import PeerStream
 
 _STATE, _SET = "group", "group positions"
 

@@ -11,7 +11,7 @@ from anabranch_kit.run.sliced import Sliced
 from bridges.console.records.lines import line_parts
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of, records_of
-from bridges.formats.compression import PIECE
+from bridges.formats.codecs.compression import PIECE
 from bridges.formats.records import Record, StoredBatch, bounded
 
 _SLICE_RECORDS = 100

@@ -10,10 +10,10 @@ import numpy as np
 
 from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchCorrupt, BatchInvalid
+from bridges.formats.codecs.compression import PIECE, inflate
 from bridges.formats.columns.rows import Fields, Headers, Rows, read_headers, spread
 from bridges.formats.columns.varints import Int64s, Numbers, Unusual, chain, zigzag
 from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
-from bridges.formats.compression import PIECE, inflate
 from bridges.formats.kafka import (
     CONTROL,
     HEADER_SIZE,

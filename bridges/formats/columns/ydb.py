@@ -10,6 +10,7 @@ import numpy as np
 from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
 from bridges.formats.base import APPEND_TIME
+from bridges.formats.codecs.ydb import Codec
 from bridges.formats.columns.rows import Fields, Headers, Rows, read_headers
 from bridges.formats.columns.varints import Bools, Int64s, Numbers, Unusual, chain, sizes, steps_by, walk
 from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
@@ -27,7 +28,6 @@ from bridges.formats.ydb import (
     next_message,
     parse_head,
 )
-from bridges.formats.ydb_codecs import Codec
 
 _MESSAGE_TAG = 0x0A
 _SEQ_NO, _CREATED, _DATA, _UNCOMPRESSED_SIZE, _ITEM = 0x08, 0x12, 0x1A, 0x20, 0x3A

@@ -18,7 +18,7 @@ from anabranch_kit.run.sliced import SlicedWorks
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import Turns
 from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
 from bridges.log.byte_positions.column import ByteColumn, BytePlace
 from bridges.log.byte_positions.event_bytes import bytes_of, record_at

@@ -39,7 +39,7 @@ from bridges.errors import (
 )
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.base import APPEND_TIME, FIRST_OF_FRONTS
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import CONTROL, Header, heads, parse_header, set_log_append_time, set_max_timestamp
 from bridges.formats.pieces import STEP
 from bridges.formats.producer import LedgerKind

@@ -23,7 +23,7 @@ from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks
 from anabranch_kit.run.turns import Turns
 from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
 from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of, times_of
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
 from bridges.log.state.offset_index import Row
 

@@ -26,9 +26,9 @@ import msgspec
 import structlog
 
 from bridges.cluster.at_owner import AGAIN_S, find_owner
-from bridges.cluster.lane import Answers
-from bridges.cluster.peers import LaneOpening
-from bridges.cluster.wire_errors import EncodedError, decode_error, encode_error
+from bridges.cluster.peers.lane import Answers
+from bridges.cluster.peers.peers import LaneOpening
+from bridges.cluster.peers.wire_errors import EncodedError, decode_error, encode_error
 from bridges.errors import BatchInvalid, LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
 from bridges.formats import format_of
 from bridges.formats.producer import (
@@ -45,8 +45,8 @@ from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch, Gu
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
     from bridges.cluster.ownership import Ownership
-    from bridges.cluster.peer_stream import PeerStream
-    from bridges.cluster.peers import Peers
+    from bridges.cluster.peers.peers import Peers
+    from bridges.cluster.peers.stream import PeerStream
 
 KIND = "append"
 """The kind of peer stream."""

@@ -22,9 +22,9 @@ import msgspec
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.task_set import TaskSet
 from bridges.cluster.at_owner import AGAIN_S, PATIENCE_S, at_owner
-from bridges.cluster.lane import Answers
-from bridges.cluster.peers import LaneOpening
-from bridges.cluster.wire_errors import EncodedError, decode_error, encode_error
+from bridges.cluster.peers.lane import Answers
+from bridges.cluster.peers.peers import LaneOpening
+from bridges.cluster.peers.wire_errors import EncodedError, decode_error, encode_error
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Phase
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
-    from bridges.cluster.peer_stream import PeerStream
-    from bridges.cluster.peers import Peers
+    from bridges.cluster.peers.peers import Peers
+    from bridges.cluster.peers.stream import PeerStream
     from bridges.log.damage.skips import Span
     from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog

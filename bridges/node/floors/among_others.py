@@ -11,7 +11,7 @@ from bridges.catalog.database.sql import Database
 from bridges.cluster import versions
 from bridges.cluster.marks import Marks
 from bridges.cluster.members import Patience
-from bridges.cluster.peers import Peers, secret
+from bridges.cluster.peers.peers import Peers, secret
 from bridges.cluster.service import Cluster
 from bridges.log.remote.forwarded_appends import ForwardedAppends
 from bridges.log.remote.log_elsewhere import LogsElsewhere

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Others, Ownership
-    from bridges.cluster.peer_stream import PeerStream
+    from bridges.cluster.peers.stream import PeerStream
     from bridges.metric_text import Shows
     from bridges.metrics import Metrics
 

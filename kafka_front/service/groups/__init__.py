@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_front.dispatch import Registry
-from kafka_front.service.groups import admin, offsets
 from kafka_front.service.groups.classic import membership
 from kafka_front.service.groups.consumer import membership as consumer_membership
 from kafka_front.service.groups.group_service import GroupService
+from kafka_front.service.groups.requests import admin, offsets
 from kafka_front.service.groups.settings import GroupSettings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bridges.errors import BatchInvalid
 from bridges.formats.base import FormatId
-from bridges.formats.compression import DEFAULT_LIMIT, Compression
+from bridges.formats.codecs.compression import DEFAULT_LIMIT, Compression
 from bridges.formats.kafka import (
     CONTROL,
     HEADER_SIZE,

@@ -2,8 +2,8 @@
 nodes").
 
 A transactional id is coordinated by the owner of its slot; its partitions and groups belong to the owners of theirs.
-These nodes ask each other over :mod:`bridges.cluster.peers`, and none trusts another's word. Markers are written as
-:mod:`bridges.log.transactions.marking` describes. A node that another one asks to make positions valid checks in the
+These nodes ask each other over :mod:`bridges.cluster.peers.peers`, and none trusts another's word. Markers are written
+as :mod:`bridges.log.transactions.marking` describes. A node that another one asks to make positions valid checks in the
 database that the transaction is decided and not yet carried out, and that it still coordinates the group.
 """
 

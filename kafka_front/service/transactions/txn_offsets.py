@@ -9,7 +9,7 @@ from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError, NotOwner
 from kafka_front.dispatch import Registry
-from kafka_front.service.groups.offsets import Asked
+from kafka_front.service.groups.requests.offsets import Asked
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.transactions.tables import NotAsBelieved, require_group
 from kafka_front.wire.apis import ApiKey

@@ -10,8 +10,8 @@ import pyarrow as pa
 from bridges.errors import BatchInvalid
 from bridges.formats import FormatId, StoredFormat, format_of
 from bridges.formats.base import APPEND_TIME, records_of
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.columns.varints import Int64s
-from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import LOG_APPEND_TIME, parse_header
 from bridges.formats.records import Record, StoredBatch, told_headers
 from spark_pipeline.core import rows

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.catalog.topics.lineage import murmur2
-from bridges.formats.compression import compress
+from bridges.formats.codecs.compression import compress
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
 from bridges.formats.producer import SEQUENCES
 from bridges.formats.records import Buffer

@@ -7,10 +7,10 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from bridges.formats import FormatId
+from bridges.formats.codecs.ydb import Codec
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import DELTA_TAG, Head, created_ms, encode_batch
-from bridges.formats.ydb_codecs import Codec
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.endpoints.ydb.client import (

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from bridges.errors import BatchInvalid
 from bridges.formats import FormatId, format_of
 from bridges.formats.base import FORMAT_MASK
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import LOG_OVERHEAD, parse_header
 from bridges.formats.records import StoredBatch
 from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDigest, Digester, hashes

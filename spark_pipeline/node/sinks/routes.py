@@ -14,7 +14,7 @@ from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import BatchInvalid, BatchTooLarge, LogError
 from bridges.formats.base import FormatId
-from bridges.formats.compression import Compression
+from bridges.formats.codecs.compression import Compression
 from bridges.formats.kafka import (
     CONTROL,
     HEADER_SIZE,

@@ -11,10 +11,10 @@ import pytest
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
-from bridges.cluster.lane import Answers, Lane
 from bridges.cluster.members import Member, State
-from bridges.cluster.peer_stream import PeerStream
-from bridges.cluster.peers import LISTENER, LaneOpening, Peers
+from bridges.cluster.peers.lane import Answers, Lane
+from bridges.cluster.peers.peers import LISTENER, LaneOpening, Peers
+from bridges.cluster.peers.stream import PeerStream
 from bridges.errors import LogError, PeerUnreachable
 from tests.kit.waiting import until
 

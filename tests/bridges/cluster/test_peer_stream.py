@@ -13,8 +13,8 @@ from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
 from bridges.cluster.members import Member, State
-from bridges.cluster.peer_stream import PeerStream
-from bridges.cluster.peers import LISTENER, Peers
+from bridges.cluster.peers.peers import LISTENER, Peers
+from bridges.cluster.peers.stream import PeerStream
 from bridges.errors import PeerUnreachable
 
 Serve = Callable[["Opening", PeerStream], Awaitable[None]]

@@ -16,7 +16,7 @@ from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
 from bridges.cluster.members import Member, State
-from bridges.cluster.peers import LISTENER, Peers, PeerUnreachable
+from bridges.cluster.peers.peers import LISTENER, Peers, PeerUnreachable
 from bridges.errors import GroupHeld, LogError, LogUnavailable, NotOwner
 from tests.kit.waiting import until
 
@@ -80,7 +80,7 @@ async def test_a_process_is_past_when_nobody_or_another_start_is_where_it_was(
     await lives.close()
     assert await asks.is_past(there)
     # One that sleeps has its listener still.
-    monkeypatch.setattr("bridges.cluster.peers._HELLO_S", 0.05)
+    monkeypatch.setattr("bridges.cluster.peers.peers._HELLO_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as asleep:
         address = f"127.0.0.1:{asleep.getsockname()[1]}"
         assert not await asks.is_past(replace(there, addresses={LISTENER: address}))

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridges.errors import BatchInvalid, DecompressedTooLarge
-from bridges.formats import compression, kafka
-from bridges.formats.compression import PIECE, Compression, compress, decompress, inflate
+from bridges.formats import kafka
+from bridges.formats.codecs import compression
+from bridges.formats.codecs.compression import PIECE, Compression, compress, decompress, inflate
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode, heads, iterate, slices
 from bridges.formats.records import LOSSY_HEADER, Buffer, Record
 from tests.depth import examples

@@ -16,7 +16,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchCorrupt, BatchInvalid, CompressionUnsupported, DecompressedTooLarge
 from bridges.formats import FormatId, Translator, decode, format_of
-from bridges.formats.compression import Compression, compress, decompress
+from bridges.formats.codecs.compression import Compression, compress, decompress
 from bridges.formats.kafka import check_batch, encode, iterate, parse_header, set_log_append_time, stamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 

@@ -15,13 +15,13 @@ import pytest
 import bridges.formats.columns.translation  # noqa: F401 - the import takes much memory
 from anabranch_kit.run.sliced import Sliced, advance, at_once
 from bridges.formats import FORMATS, FormatId, _one_by_one, _translation
-from bridges.formats.compression import Compression, compress, decompress
+from bridges.formats.codecs.compression import Compression, compress, decompress
+from bridges.formats.codecs.ydb import Codec
 from bridges.formats.kafka import HEADER_SIZE, encode
 from bridges.formats.pieces import LARGE, STEP, Layout, copied, room, written
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head, encode_batch, encode_in_slices
-from bridges.formats.ydb_codecs import Codec
 
 T = TypeVar("T")
 SIZE = 24 * STEP + 12345

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId, StoredFormat, Translator, decode
-from bridges.formats.compression import Compression
+from bridges.formats.codecs.compression import Compression
 from bridges.formats.kafka import check_count, encode, parse_header, set_log_append_time
 from bridges.formats.records import CODEC_HEADER, Buffer, Record, StoredBatch, bounded
 from sbp_document.format import DocumentFormat

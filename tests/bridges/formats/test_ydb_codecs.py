@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from lzallright import LZOCompressor
 
 from bridges.errors import BatchInvalid, CompressionUnsupported, DecompressedTooLarge
-from bridges.formats.compression import PIECE
-from bridges.formats.lzop import LARGEST_BLOCK
-from bridges.formats.ydb_codecs import Codec, codec_name, undo
+from bridges.formats.codecs.compression import PIECE
+from bridges.formats.codecs.lzop import LARGEST_BLOCK
+from bridges.formats.codecs.ydb import Codec, codec_name, undo
 from tests.bridges.formats.ydb_messages import encoded, lzop
 
 PACKED = [Codec.GZIP, Codec.LZOP, Codec.ZSTD]

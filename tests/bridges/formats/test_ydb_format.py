@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from anabranch_kit.run.sliced import advance
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats import FORMATS, FormatId, Translator, decode, pieces
+from bridges.formats.codecs.ydb import Codec
 from bridges.formats.kafka import encode, iterate
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.records import CODEC_HEADER, Record, StoredBatch
@@ -25,7 +26,6 @@ from bridges.formats.ydb import (
     parse_head,
     without_first,
 )
-from bridges.formats.ydb_codecs import Codec
 from tests.bridges.formats.ydb_messages import encoded, message, request, stored
 
 FORM = FORMATS[FormatId.YDB]

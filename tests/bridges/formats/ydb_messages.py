@@ -10,11 +10,11 @@ import zstandard
 from lzallright import LZOCompressor
 
 from bridges.formats import FormatId
-from bridges.formats.lzop import LARGEST_BLOCK, MAGIC
+from bridges.formats.codecs.lzop import LARGEST_BLOCK, MAGIC
+from bridges.formats.codecs.ydb import Codec
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import Head, encode_batch
-from bridges.formats.ydb_codecs import Codec
 
 
 def message(

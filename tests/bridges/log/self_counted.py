@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from bridges.formats import FORMATS
 from bridges.formats.base import FIRST_OF_FRONTS, BatchInfo
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.producer import EventStamp
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch

@@ -27,7 +27,7 @@ from bridges.errors import (
 )
 from bridges.formats import APPEND_TIME, FORMATS, FormatId, decode, format_of
 from bridges.formats import kafka as kafka_format
-from bridges.formats.compression import PIECE
+from bridges.formats.codecs.compression import PIECE
 from bridges.formats.kafka import check_batch, encode, parse_header
 from bridges.formats.producer import EventStamp, ProducerStamp, SeqNoStamp
 from bridges.formats.records import Buffer, Record, StoredBatch

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.sliced import Sliced, advance
 from bridges.formats import FORMATS, FormatId
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import encode, marker
 from bridges.formats.ledger_note import encode_note
 from bridges.formats.producer import EventStamp, InTransaction

@@ -13,7 +13,7 @@ from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.topics.rules import UNBOUNDED
 from bridges.cluster.members import Member, State
-from bridges.cluster.peers import LISTENER, Peers
+from bridges.cluster.peers.peers import LISTENER, Peers
 from bridges.errors import BatchInvalid, EventNumberConflict, LogError, LogUnavailable, NotOwner, PartitionSealed
 from bridges.formats import FORMATS
 from bridges.formats.producer import EventStamp, InTransaction, ProducerStamp, SeqNoStamp, fence

@@ -99,7 +99,7 @@ UNUSED = {
     "importlib.metadata": "entry points are found without it",
     "tomllib": "settings in a file: where there is one",
     "psycopg": "PostgreSQL: of nodes of a cluster",
-    "bridges.cluster.peers": "talking to other nodes: where there are some",
+    "bridges.cluster.peers.peers": "talking to other nodes: where there are some",
     "bridges.cluster.service": "likewise",
     "bridges.log.remote.forwarded_appends": "likewise",
     "bridges.log.remote.log_elsewhere": "likewise",

@@ -24,10 +24,11 @@ from bridges.cluster.alone import Alone
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service.brokers import Brokers
-from kafka_front.service.groups import admin, codes, offsets
+from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic import membership
 from kafka_front.service.groups.consumer import membership as consumer_membership
 from kafka_front.service.groups.group_service import GroupService
+from kafka_front.service.groups.requests import admin, offsets
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.wire import messages as m
 from tests import databases

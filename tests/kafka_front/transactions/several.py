@@ -26,7 +26,7 @@ from bridges.catalog.database.schema import MIGRATIONS
 from bridges.catalog.database.sql import DatabaseError
 from bridges.catalog.progress import Committed, Progress
 from bridges.cluster.members import Member, State
-from bridges.cluster.peers import PeerUnreachable
+from bridges.cluster.peers.peers import PeerUnreachable
 from bridges.errors import LogError, LogUnavailable, NotOwner, ProducerFenced
 from bridges.log.interfaces import NOT_APPENDED
 from kafka_front.service.groups.owned import OwnedKeys

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
 from bridges.formats import FormatId, format_of
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.columns.kafka import open_body
-from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, KafkaFormat, encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch

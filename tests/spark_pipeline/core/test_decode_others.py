@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from bridges.formats import FormatId, format_of
 from bridges.formats import pravega as pravega_format
 from bridges.formats.base import APPEND_TIME
+from bridges.formats.codecs.ydb import Codec
 from bridges.formats.ledger_note import encode_note
 from bridges.formats.pravega import NO_WRITER, Shape
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, Head, encode_batch
-from bridges.formats.ydb_codecs import Codec
 from sbp_document.wire.record_batch import FORMAT_FLAG
 from spark_pipeline.core.client.node_answers import AbortedTransaction
 from spark_pipeline.core.decoding import records as decode_records

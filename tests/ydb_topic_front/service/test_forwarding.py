@@ -14,10 +14,10 @@ import pytest
 from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
-from bridges.cluster import forwarded_grpc
-from bridges.cluster.forwarded_grpc import Opening
 from bridges.cluster.members import Member, State
-from bridges.cluster.peers import LISTENER, Peers
+from bridges.cluster.peers import forwarded_grpc
+from bridges.cluster.peers.forwarded_grpc import Opening
+from bridges.cluster.peers.peers import LISTENER, Peers
 from bridges.net.grpc_server import Code, GrpcRefusal
 from tests.kit.waiting import until
 from tests.left_out import Scenario, is_noticed, without

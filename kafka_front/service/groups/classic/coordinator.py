@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from anabranch_kit.run.barrier import Barrier
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import has_memory, has_room, rebalance_timeout
-from kafka_front.service.groups.answers import Answers, joined, synced
 from kafka_front.service.groups.classic.group import (
     Group,
     GroupState,
@@ -32,6 +31,7 @@ from kafka_front.service.groups.classic.group import (
 from kafka_front.service.groups.classic.requests import JoinRequest, LeaveCallback, Leaver, SyncRequest
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot
 from kafka_front.service.groups.directory import Directory
+from kafka_front.service.groups.requests.answers import Answers, joined, synced
 from kafka_front.service.groups.restoring import restored, snapshot_of
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.service.groups.timers import GroupTimers

@@ -18,7 +18,6 @@ from msgspec import Struct
 from anabranch_kit.run.barrier import Barrier
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import rebalance_timeout
-from kafka_front.service.groups.answers import Answers
 from kafka_front.service.groups.classic.coordinator import Coordinator
 from kafka_front.service.groups.classic.requests import JoinRequest
 from kafka_front.service.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember, Targets
@@ -42,6 +41,7 @@ from kafka_front.service.groups.consumer.requests import (
 from kafka_front.service.groups.consumer.snapshot import encode_group
 from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.migration import downgraded, upgraded
+from kafka_front.service.groups.requests.answers import Answers
 from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.timers import GroupTimers
 from kafka_front.wire.errors import KafkaError

@@ -15,8 +15,8 @@ from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, View
 from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
-from kafka_front.service.groups.describing import describe_groups
 from kafka_front.service.groups.group_service import GroupService
+from kafka_front.service.groups.requests.describing import describe_groups
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import KafkaError
 from kafka_front.wire.messages import (

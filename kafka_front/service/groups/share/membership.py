@@ -8,7 +8,7 @@ from bridges.auth import Operation
 from bridges.errors import LogError
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import require_few_topics
-from kafka_front.service.groups.describing import describe_groups
+from kafka_front.service.groups.requests.describing import describe_groups
 from kafka_front.service.groups.share.group import ShareHeartbeat, ShareMember
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import KafkaError

@@ -1,4 +1,4 @@
-"""A lane: many questions to another node over one stream (:mod:`bridges.cluster.peer_stream`), answered in any order.
+"""A lane: many questions to another node over one stream (:mod:`bridges.cluster.peers.stream`), answered in any order.
 
 A question has a number, which its answer repeats; the bytes around the number are up to the kind of the lane. When the
 stream breaks, the outcome of each question without an answer is unknown.
@@ -19,7 +19,7 @@ from anabranch_kit.memory.budget import Kind
 from bridges.errors import PeerUnreachable
 
 if TYPE_CHECKING:
-    from bridges.cluster.peer_stream import PeerStream
+    from bridges.cluster.peers.stream import PeerStream
 
 _UNDER_WAY = 16 * 1024 * 1024
 """Most bytes of unanswered questions on a lane; a single question may be larger."""

@@ -1,6 +1,6 @@
 """A stream of messages between two nodes, on its own connection: TCP limits each side to what the other reads.
 
-Both sides have already proved that they are nodes of the same cluster (:mod:`bridges.cluster.peers`).
+Both sides have already proved that they are nodes of the same cluster (:mod:`bridges.cluster.peers.peers`).
 
 A message is its length in four bytes and that many bytes, whose meaning is up to the handler of the stream. The length
 2^32 - 1 marks the end; a connection that closes without it was lost.

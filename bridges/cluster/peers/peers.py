@@ -6,7 +6,7 @@ answers nothing. The outcome of a request without an answer is *unknown*: it may
 checks in the database whether it still applies.
 
 A frame is its length in four bytes and a message in MessagePack. All requests to a node share a lane
-(:mod:`bridges.cluster.lane`). Ordered or large data goes through a lane of its own kind (:meth:`Peers.lane`), or
+(:mod:`bridges.cluster.peers.lane`). Ordered or large data goes through a lane of its own kind (:meth:`Peers.lane`), or
 through a stream (:meth:`Peers.stream`). Each of them has its own connection.
 """
 
@@ -31,10 +31,10 @@ from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.database.sql import Connection
-from bridges.cluster.lane import Answers, Lane, Numbered
 from bridges.cluster.members import Member
-from bridges.cluster.peer_stream import PeerStream
-from bridges.cluster.wire_errors import EncodedError, decode_error, encode_error
+from bridges.cluster.peers.lane import Answers, Lane, Numbered
+from bridges.cluster.peers.stream import PeerStream
+from bridges.cluster.peers.wire_errors import EncodedError, decode_error, encode_error
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.errors import PeerUnreachable as PeerUnreachable
 

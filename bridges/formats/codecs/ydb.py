@@ -14,8 +14,8 @@ from enum import IntEnum
 import zstandard
 
 from bridges.errors import BatchInvalid, CompressionUnsupported
-from bridges.formats import lzop
-from bridges.formats.compression import PIECE, bounded, gunzip
+from bridges.formats.codecs import lzop
+from bridges.formats.codecs.compression import PIECE, bounded, gunzip
 from bridges.formats.records import Buffer
 
 FIRST_CUSTOM = 10_000

@@ -20,7 +20,7 @@ from bridges.errors import PeerUnreachable
 from bridges.net.grpc_server import Code, GrpcRefusal, GrpcStream
 
 if TYPE_CHECKING:
-    from bridges.cluster.peer_stream import PeerStream
+    from bridges.cluster.peers.stream import PeerStream
     from bridges.net.grpc_server import GrpcCall
 
 _MESSAGE, _STATUS = b"\0", b"\1"

@@ -1,0 +1,1 @@
+"""Requests about groups: their answers, descriptions, administration, and committed positions."""
