@@ -15,6 +15,9 @@ created in an epoch that the bucket does not know); every :data:`EVERY_S` in bet
 smaller step back; and when it ends. If the bucket accepts no mark, a node goes on: such a bucket accepts no range
 either. So one loss goes unnoticed: less than :data:`EVERY_S` in which no member, slot or epoch has changed, and after
 which none of the earlier nodes is alive.
+
+A single node has no members and no looks. It raises a counter of its database before each mark, which it writes at its
+start, every :data:`EVERY_S`, and at its end (:class:`bridges.node.floors.by_itself.ByItself`).
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ from msgspec import Struct
 
 from anabranch_kit.disk.files import Files, write_file_durably
 from anabranch_kit.errors import StoreError
-from bridges.catalog.database.sql import Connection
-from bridges.errors import LogError
+from bridges.catalog.database.counters import advance
+from bridges.catalog.database.sql import Connection, Database
 
 if TYPE_CHECKING:
     from sbp_back.range_server.object_log.objects.bucket import Bucket
@@ -40,18 +43,23 @@ EVERY_S = 30.0
 _PATIENCE_S = 5.0
 _AHEAD = 1000
 """Numbers of each kind that may have been given out without a trace: few are, in so short a time."""
+_PRODUCERS_AHEAD = 1_000_000_000
+"""Ids of producers to skip: no mark has them, and the log takes batches of a producer with a reused id for repetitions.
+"""
 _REMEDY = (
-    "lead the nodes to the newest state of both; if there is none, stop all nodes, and 'anabranch accept-data-loss' "
+    "have the newest state of both back; if there is none, stop all nodes, and 'anabranch accept-data-loss' "
     "with this node's settings goes on without what is lost"
 )
 
 
-class WentBackError(LogError):
+class WentBackError(StoreError):
     """The database, or the bucket, is older than it was."""
 
 
 class Totals(Struct, frozen=True, array_like=True):
-    """The growing numbers of a cluster's database: its version, and the next start and epoch to be given out."""
+    """The growing numbers of a database: its version (of the cluster, plus the marks of single nodes), and the next
+    start and epoch to be given out.
+    """
 
     version: int = 0
     starts: int = 0
@@ -88,9 +96,25 @@ class Mark(Struct, frozen=True, array_like=True):
 
 def totals(connection: Connection) -> Totals:
     """Read the totals of the database."""
-    query = "SELECT version, next_start, CAST(value AS BIGINT) FROM cluster_state, meta WHERE key = 'next_epoch'"
-    row = connection.execute(query).fetchone()
+    row = connection.execute(_TOTALS).fetchone()
     return Totals() if row is None else Totals(*row)
+
+
+_TOTALS = (
+    "SELECT coalesce(version, 0) + CAST(marks.value AS BIGINT), coalesce(next_start, 0), CAST(epochs.value AS BIGINT) "
+    "FROM meta epochs JOIN meta marks ON marks.key = 'next_mark' LEFT JOIN cluster_state ON TRUE "
+    "WHERE epochs.key = 'next_epoch'"
+)
+
+
+def next_mark(connection: Connection) -> Mark:
+    """Return the next mark of a database without members."""
+    advance(connection, "next_mark", 1)
+    return _mark(totals(connection))
+
+
+def _mark(now: Totals) -> Mark:
+    return Mark(0, now.version, now)
 
 
 class Marks:
@@ -105,26 +129,37 @@ class Marks:
         self._one_at_a_time = threading.Lock()
         self.mine: Mark | None = None
         """The mark that the directory had when it was loaded."""
-        self.others: list[Mark] = []
-        """The marks that the bucket had."""
+        self.others: list[Mark] | None = None
+        """The marks that the bucket had; None if they could not be read."""
 
     @property
     def _loaded(self) -> list[Mark]:
-        return [*self.others, *([] if self.mine is None else [self.mine])]
+        return [*(self.others or ()), *([] if self.mine is None else [self.mine])]
 
     def load(self) -> None:
-        """Read all marks. Blocks. Raises StoreError."""
+        """Read all marks. Blocks. Raises StoreError, and OSError if the bucket does not answer."""
         try:
-            if self._bucket is not None:
-                self.others = [Mark.of_key(key) for key in self._bucket.list_again("", _PATIENCE_S)]
             if self._path.exists():
                 whose, mark = msgspec.json.decode(self._path.read_bytes(), type=tuple[str, Mark])
                 # A directory of another cluster: its store reports the problem better.
                 self.mine = mark if whose == self._cluster_id else None
+            keys = () if self._bucket is None else self._bucket.list_again("", _PATIENCE_S)
+            self.others = [Mark.of_key(key) for key in keys]
         except OSError as error:
-            raise StoreError(f"the marks of the database cannot be read: {error}") from error
+            raise OSError(f"the marks of the database cannot be read: {error}") from error
         except (msgspec.DecodeError, ValueError) as error:
             raise StoreError(f"{self._path} is no mark of the database: {error}") from error
+
+    async def begin(self, db: Database) -> None:
+        """Load all marks, and check ``db`` and the bucket. No mark may be kept before, and no number be raised by which
+        the database is compared.
+
+        Raises WentBackError, and as :meth:`load` does: without the bucket's marks the directory's are checked.
+        """
+        try:
+            await asyncio.to_thread(self.load)
+        finally:
+            await db.surely(self.check)
 
     async def keep(self, mark: Mark) -> None:
         """Write a mark. Raises WentBackError, and OSError if it should be tried again."""
@@ -156,16 +191,18 @@ class Marks:
 
         To be called while no node of the cluster runs; the caller removes all members. :meth:`begin_anew` follows.
         """
-        known = totals(connection)
+        known = now = totals(connection)
         for mark in self._loaded:
             known = known.joined(mark.totals)
         version, starts, epoch = msgspec.structs.astuple(known)
-        connection.execute("UPDATE cluster_state SET version = ?, next_start = ?", (version + _AHEAD, starts + _AHEAD))
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'next_epoch'", (str(epoch + _AHEAD),))
+        advance(connection, "next_mark", version - now.version + _AHEAD)
+        advance(connection, "next_epoch", epoch - now.epoch + _AHEAD)
+        advance(connection, "next_producer_id", _PRODUCERS_AHEAD)
+        connection.execute("UPDATE cluster_state SET next_start = ?", (starts + _AHEAD,))
 
     def begin_anew(self, now: Totals) -> None:
         """Replace the loaded marks by ``now``, the database's state. Blocks. Raises OSError."""
-        self._keep(Mark(0, 0, now))
+        self._keep(_mark(now))
         self.forget(())
 
     def forget(self, members: Collection[int]) -> None:
@@ -173,19 +210,21 @@ class Marks:
 
         Blocks. Raises OSError.
         """
-        past = [mark.key for mark in self.others if mark.start not in members]
+        past = [mark.key for mark in self.others or () if mark.start not in members]
         if self._bucket is not None and past:
             self._bucket.delete(past)
 
     def check(self, connection: Connection) -> None:
-        """Raise StoreError if the database is behind a loaded mark, or the bucket behind the directory."""
+        """Raise WentBackError if the database is behind a loaded mark, or the bucket behind the directory."""
         now, mine = totals(connection), self.mine
         for mark in self._loaded:
             row = connection.execute("SELECT beats FROM cluster_nodes WHERE start = ?", (mark.start,)).fetchone()
             if now.is_behind(mark.totals) or (row is not None and row[0] < mark.beats):
-                raise StoreError(database_went_back(now, mark.totals))
-        if mine is not None and self._bucket is not None and not any(_covers(mark, mine) for mark in self.others):
-            raise StoreError(bucket_went_back(self._bucket.url))
+                raise WentBackError(database_went_back(now, mark.totals))
+        if mine is None or self._bucket is None or self.others is None:
+            return
+        if not any(_covers(mark, mine) for mark in self.others):
+            raise WentBackError(bucket_went_back(self._bucket.url))
 
 
 def _covers(mark: Mark, other: Mark) -> bool:
@@ -201,7 +240,7 @@ def _covers(mark: Mark, other: Mark) -> bool:
 def database_went_back(now: Totals, known: Totals) -> str:
     """Return the error for a database that has gone back."""
     return (
-        f"the database of the cluster has gone back: it is at version {now.version}, start {now.starts} and epoch "
+        f"the database has gone back: it is at version {now.version}, start {now.starts} and epoch "
         f"{now.epoch}, and was at {known.version}, {known.starts} and {known.epoch} or later heartbeats, so numbers "
         f"would be given twice and acknowledged records be lost: {_REMEDY}"
     )

@@ -83,7 +83,7 @@ class Cluster:
         self.is_past: Callable[[Member], Awaitable[bool]] | None = None
         """Finds out whether a member's process has ended; None: wait until the member is suspected."""
         self.marks: Marks | None = None
-        """The marks of the database's progress; None if the database is a file beside all other data."""
+        """The marks of the database's progress; None if the database is a file beside all data."""
         self.taken_over = 0
         """Number of members whose log this node has taken over."""
         self.given = 0
@@ -131,8 +131,13 @@ class Cluster:
         await self._db.open()
         if self.marks is not None:
             # Check before anything is changed: a database that is changed often enough is not behind any mark any more.
-            await asyncio.to_thread(self.marks.load)
-            await self._db.surely(self.marks.check)
+            try:
+                await self.marks.begin(self._db)
+            except OSError as error:
+                if not workers:
+                    raise StoreError(str(error)) from error
+                # Workers serve what is on their disk while the bucket is away.
+                _log.warning("the bucket is not checked yet", error=str(error))
         await self._db.surely(partial(tables.make, version=self._version))
         if workers:
             await self._begin(
@@ -517,6 +522,8 @@ class Cluster:
             return
         mark = Mark(self.start, self._beats, self._totals)
         try:
+            if self.marks.others is None:
+                await self.marks.begin(self._db)
             await self.marks.keep(mark)
             self._marked, self._mark_at = mark.totals, time.monotonic() + EVERY_S
         except WentBackError as error:

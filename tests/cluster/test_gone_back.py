@@ -17,7 +17,7 @@ from tests.conftest import NodeFactory
 from tests.node_process import NodeFailed, NodeProcess
 from tests.postgres import Postgres
 
-DATABASE = "the database of the cluster has gone back"
+DATABASE = "the database has gone back"
 
 
 @pytest.fixture
@@ -146,3 +146,49 @@ def test_nothing_is_accepted_while_a_node_of_the_cluster_runs(
     accepted(one, "--yes")
     one.start()
     assert accepted(two, "--check") == {"lost": [], "accepted": False}
+
+
+@pytest.mark.parametrize(
+    ("older", "workers"), [("directory", 1), ("database", 1), ("bucket", 1), ("directory", 2), ("bucket", 2)]
+)
+def test_a_database_file_and_its_bucket_go_back_together_or_not_at_all(
+    node_factory: NodeFactory, tmp_path: Path, older: str, workers: int
+) -> None:
+    bucket, saved = tmp_path / "bucket", tmp_path / "saved"
+    several = {} if workers == 1 else {"node.workers": f"{workers}", "node.worker_port_step": "0"}
+    stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
+    node = node_factory(settings=stored | several)
+    make(node, "before")
+    put(node, "before", range(20))
+    node.terminate()
+    shutil.copytree(node.data, saved / "directory")
+    shutil.copytree(bucket, saved / "bucket")
+    node.start()
+    put(node, "before", range(20, 40))
+    make(node, "later")
+    put(node, "later", range(20))
+    node.kill()
+    if older == "database":
+        shutil.copy(saved / "directory" / "node.db", node.data)
+        (node.data / "node.db-wal").unlink()
+    else:
+        place = bucket if older == "bucket" else node.data
+        shutil.rmtree(place)
+        shutil.copytree(saved / older, place)
+    went_back = r"bucket\S* has gone back" if older == "bucket" else DATABASE
+    for _ in range(2):  # however often its supervisor tries
+        with pytest.raises(NodeFailed, match=went_back):
+            node.start()
+    assert not accepted(node, "--check")["accepted"]
+    assert accepted(node, "--yes")["accepted"]
+    node.start()
+    # Neither a topic nor a producer gets a number that was given out: what is in the bucket stays as it was.
+    kept = range(20) if older == "bucket" else range(40)
+    put(node, "before", range(100, 110))
+    assert list(numbers(node, "before", b"109").values()) == [b"%d" % value for value in [*kept, *range(100, 110)]]
+    if older != "bucket":
+        make(node, "later")
+    put(node, "later", range(100, 110))
+    assert numbers(node, "later", b"109") == {offset: b"%d" % (100 + offset) for offset in range(10)}
+    node.restart(kill=True)
+    assert len(numbers(node, "before", b"109")) == len(kept) + 10

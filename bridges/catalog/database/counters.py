@@ -10,7 +10,7 @@ def identify(connection: Connection) -> str:
     """Return the cluster's id. On first use, make the id and the counters."""
     store = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
     connection.execute(store, ("cluster_id", new_identity()))
-    for counter in ("next_epoch", "next_producer_id"):
+    for counter in ("next_epoch", "next_producer_id", "next_mark"):
         connection.execute(store, (counter, "0"))
     (found,) = connection.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
     return str(found)

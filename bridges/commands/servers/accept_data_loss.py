@@ -1,6 +1,6 @@
 """``anabranch accept-data-loss``: gives up lost data, so that a node can start.
 
-A node does not start when its stored data is damaged, or when its cluster's database or bucket has gone back.
+A node does not start when its stored data is damaged, or when its database or bucket has gone back.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool, yes: bool, as_json: bool) -> None:
-    """Accept the permanent loss of data that is damaged, or that a cluster has lost.
+    """Accept the permanent loss of data that is damaged, or that went back to an older state.
 
     A node or a range server whose acknowledged data is damaged does not start (code 4). This command shows what would
     be lost, asks, and gives it up: the log ends before the damage, and the data behind it is set aside. Take a copy of
     the directory first, if there may be another way. The losses are recorded in accepted-losses.json beside the data.
 
-    A node of a cluster does not start either when the database or the bucket has gone back to an older state. Stop all
-    nodes of the cluster, and give this command the settings that 'serve' has. The nodes then continue with both as they
-    are, and give no number twice.
+    A node does not start either when its data is in a bucket, and the database (of a cluster, or in the data directory)
+    or the bucket has gone back to an older state. Stop all nodes, and give this command the settings that 'serve' has.
+    The nodes then continue with both as they are, and give no number twice.
     """
     from anabranch_kit.errors import StoreError
     from bridges.node.settings.config import load
@@ -51,7 +51,7 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
         settings = load({**key_values(sets, "--set"), "data_dir": str(data)}, environ=os.environ, file=config).settings
     except SettingsError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
-    if settings.cluster.database and _went_back(settings, check=check, yes=yes, as_json=as_json):
+    if _went_back(settings, check=check, yes=yes, as_json=as_json):
         return
     store = next((path for path in (data / "sbp", data) if (path / "wal").is_dir()), None)
     if store is None and settings.sbp.durability == "object":
@@ -93,7 +93,7 @@ def _nothing(where: str, *, as_json: bool) -> None:
 
 
 def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> bool:
-    """Report whether the cluster's shared data has gone back; accept the loss unless ``check`` or the user declines.
+    """Report whether the database or the bucket has gone back; accept the loss unless ``check`` or the user declines.
 
     Return whether it has gone back.
     """
@@ -118,5 +118,5 @@ def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> 
     if as_json:
         print_json({"lost": [lost], "accepted": not check})
     elif not check:
-        click.echo("All nodes of the cluster can be started now.")
+        click.echo("Every node can be started now.")
     return True

@@ -20,7 +20,7 @@ from bridges.node.floors.by_itself import ByItself
 from bridges.node.node_metrics import cluster_metrics
 from bridges.node.storage import backend, databases
 from bridges.node.workers.metrics import STREAM, Opening, WorkerMetrics
-from bridges.node.workers.worker import LEASE_S
+from bridges.node.workers.worker import LEASE_S, add_number
 
 if TYPE_CHECKING:
     import ssl
@@ -58,6 +58,9 @@ class AmongOthers(ByItself):
     def forwarding(self, catalog: Catalog, barrier: Barrier, logs: Logs) -> Elsewhere:
         return ForwardedAppends(self._peers, self._cluster, partial(append_here, logs), catalog.id_of, barrier)
 
+    async def close(self) -> None:
+        await self._cluster.close()
+
     async def listen(self, at: Address, tls: ssl.SSLContext | None, towards: ssl.SSLContext | None) -> Address:
         return await self._peers.listen(at, tls, towards)
 
@@ -71,9 +74,12 @@ async def enter(plan: Plan, ground: Ground) -> AmongOthers:
     db = Database(databases.engine_of(settings, ground.directory, worker, second=True))
     cluster = Cluster(db, settings.node.id, patience, plan.metrics.barrier, plan.life.fail, versions.OURS)
     try:
+        bucket = backend.bucket_of(settings.sbp)
+        if worker is None or bucket is not None:
+            path = ground.directory.mark
+            path = path.with_name(add_number(path.name, 0 if worker is None else worker.number))
+            cluster.marks = Marks(path, bucket, await main.run(identify))
         if worker is None:
-            bucket = backend.bucket_of(settings.sbp)
-            cluster.marks = Marks(ground.directory.mark, bucket, await main.run(identify))
             await cluster.enter(server_id=await asyncio.to_thread(backend.server_of_log, settings.sbp))
         else:
             await cluster.enter(plan.nodes_of_file)

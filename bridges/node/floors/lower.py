@@ -39,6 +39,7 @@ from bridges.log.remote.partitions import Partitions
 from bridges.log.retention import Retention
 from bridges.log.stores import ERASERS, load_stores
 from bridges.net.quotas import Quotas
+from bridges.node.floors import by_itself
 from bridges.node.floors.by_itself import ByItself
 from bridges.node.floors.plan import Ground, Plan
 from bridges.node.floors.retention import HandedOver, NeededByConsumers, Policies, limits_of
@@ -115,17 +116,17 @@ async def cluster(plan: Plan, below: Ground) -> AsyncIterator[ByItself]:
     """
     settings, worker, db = plan.settings, plan.worker, below.db
     if worker is None and not settings.cluster.database:
-        place = ByItself(db, settings.node.id)
+        place = await by_itself.enter(plan, below)
     else:
-        from bridges.node.floors.among_others import enter  # imported only with other nodes or workers
+        from bridges.node.floors import among_others  # imported only with other nodes or workers
 
-        place = await enter(plan, below)
+        place = await among_others.enter(plan, below)
     try:
         if not settings.cluster.database and (worker is None or worker.number == 0):
             await databases.inherit(db, plan.nodes_of_file, settings.node.id)
         yield place
     finally:
-        await plan.life.step("leaving the cluster", place.cluster.close())
+        await plan.life.step("leaving the cluster", place.close())
 
 
 @asynccontextmanager

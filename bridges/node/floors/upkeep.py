@@ -49,6 +49,10 @@ async def upkeep(below: Floors) -> AsyncIterator[None]:
             waits["the log's disk or object storage"] = lambda: embedded.store.stuck_seconds
         slow = SlowThreads(settings.node.stall_ms / 1000, waits)
         every(settings.node.stall_ms // 10, slow.look, "slow threads")
+    if below.place.marks is not None:
+        from bridges.cluster.marks import EVERY_S  # imported only with a bucket
+
+        every(round(EVERY_S * 1000), below.place.mark_again, "marks of the database")
     if CONSOLE in plan.listen:
         every(FINE_S * 1000, below.host.recorder.look, "history")
     try:

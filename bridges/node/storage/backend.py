@@ -248,7 +248,7 @@ def _further(settings: Settings, directory: DataDirectory, at: Address | None, w
         found.append(
             Further(
                 workers.store_of(directory, gone),
-                store_options(replace(sbp, object_log=workers.object_log(first, gone))),
+                store_options(replace(sbp, object_log=workers.add_number(first, gone))),
                 None if listen is None else (listen.host, listen.port),
                 None if told is None else str(workers.moved(Address.parse(told), steps, step)),
             )

@@ -1,15 +1,15 @@
-"""Recovery after a cluster's database, or its bucket, has gone back (bridges/cluster/marks.py) and no newer one exists.
+"""Recovery after a database, or its bucket, has gone back (bridges/cluster/marks.py) and no newer one exists.
 
-The cluster can go on with a database that is older than the bucket: what the database does not know stays in the bucket
-unused, and numbers that may have been given out are skipped. It cannot go on with a bucket that is older than the
-database if the database has ranges in logs that the bucket does not know. Then the database has to go back to before
-the bucket as well.
+A node or cluster can go on with a database that is older than the bucket: what the database does not know stays in the
+bucket unused, and numbers that may have been given out are skipped. It cannot go on with a bucket that is older than
+the database if the database has ranges in logs that the bucket does not know. Then the database has to go back to
+before the bucket as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -17,11 +17,13 @@ from anabranch_kit.errors import StoreError
 from bridges.catalog.database.counters import identify
 from bridges.catalog.database.sql import Connection, Database
 from bridges.cluster import tables
-from bridges.cluster.marks import Marks, totals
+from bridges.cluster.marks import Marks, WentBackError, totals
 from bridges.node.settings.config import Settings
 from bridges.node.storage import backend, databases
-from bridges.node.storage.data_dir import DataDirectory
-from sbp_back.placement_driver.state import in_postgres, skip_numbers
+from bridges.node.storage.data_dir import DATABASE, DataDirectory
+from bridges.node.workers.worker import store_of
+from sbp_back.placement_driver.pd_service import STATE_FILE
+from sbp_back.placement_driver.state import in_postgres, in_sqlite, skip_numbers
 from sbp_back.range_server.object_log.ownership.logs import Logs
 
 _STREAMS_AHEAD = 100_000
@@ -31,16 +33,14 @@ objects of another topic in the bucket.
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[tuple[Database, Marks]]:
+async def _opened(settings: Settings) -> AsyncIterator[tuple[DataDirectory, Database, Marks]]:
     directory = DataDirectory(settings.data_dir)
     try:
         db = Database(databases.engine_of(settings, directory, second=True))
         await db.open()
         try:
             await databases.check_cluster(db, directory)
-            marks = Marks(directory.mark, backend.bucket_of(settings.sbp), await db.run(identify))
-            await asyncio.to_thread(marks.load)
-            yield db, marks
+            yield directory, db, Marks(directory.mark, backend.bucket_of(settings.sbp), await db.run(identify))
         finally:
             await db.close()
     finally:
@@ -48,57 +48,53 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[Database, Marks]]:
 
 
 async def look(settings: Settings) -> str:
-    """Return what has gone back, as a sentence; empty if nothing has, or outside of a cluster. Changes nothing.
+    """Return what has gone back, as a sentence; empty if nothing has, or can. Changes nothing.
 
     Raises StoreError, OSError, and errors of the database.
     """
-    if not settings.cluster.database:
+    has_file = (settings.data_dir / DATABASE).exists() and backend.bucket_of(settings.sbp) is not None
+    if not settings.cluster.database and not has_file:
         return ""
-    async with _opened(settings) as (db, marks):
-        return await _refusal(db, marks)
-
-
-async def _refusal(db: Database, marks: Marks) -> str:
-    def refused(connection: Connection) -> str:
+    async with _opened(settings) as (_, db, marks):
         try:
-            marks.check(connection)
-        except StoreError as error:
+            await marks.begin(db)
+        except WentBackError as error:
             return str(error)
-        return ""
-
-    return await db.run(refused)
+    return ""
 
 
 async def accept(settings: Settings) -> None:
-    """Have the cluster go on with the database and the bucket as they are: lost data is lost, and no number is reused.
+    """Have the nodes go on with the database and the bucket as they are: lost data is lost, and no number is reused.
 
-    Raises as :func:`look` does, and StoreError if a node of the cluster runs.
+    Raises as :func:`look` does, and StoreError if a node runs.
     """
-    async with _opened(settings) as (db, marks):
-        await _in_placement_driver(settings, partial(_require_logs, settings))
-        before = await db.run(lambda connection: tables.read_cluster(connection, -1))
-        await asyncio.sleep(settings.cluster.lease_s)
-
-        def go_on(connection: Connection) -> None:
-            tables.lock(connection)
-            for member in tables.read_cluster(connection, -1).members:
-                if before.beats_of(member.start) != member.beats:
-                    raise StoreError(f"node {member.node_id} of this cluster runs: stop all of its nodes first")
-            marks.accept(connection)
-            tables.empty(connection)
-
-        await db.run(go_on)
-        await _in_placement_driver(settings, lambda connection: skip_numbers(connection, _STREAMS_AHEAD))
+    url = settings.cluster.database
+    async with _opened(settings) as (directory, db, marks):
+        await asyncio.to_thread(marks.load)
+        driver = Database(in_postgres(url) if url else in_sqlite(store_of(directory, 0) / STATE_FILE))
+        await driver.open()
+        try:
+            await driver.run(partial(_require_logs, settings))
+            await (_accept_in_cluster(settings, db, marks) if url else db.run(marks.accept))
+            await driver.run(lambda connection: skip_numbers(connection, _STREAMS_AHEAD))
+        finally:
+            await driver.close()
         await asyncio.to_thread(marks.begin_anew, await db.run(totals))
 
 
-async def _in_placement_driver(settings: Settings, work: Callable[[Connection], None]) -> None:
-    db = Database(in_postgres(settings.cluster.database))
-    await db.open()
-    try:
-        await db.run(work)
-    finally:
-        await db.close()
+async def _accept_in_cluster(settings: Settings, db: Database, marks: Marks) -> None:
+    before = await db.run(lambda connection: tables.read_cluster(connection, -1))
+    await asyncio.sleep(settings.cluster.lease_s)
+
+    def go_on(connection: Connection) -> None:
+        tables.lock(connection)
+        for member in tables.read_cluster(connection, -1).members:
+            if before.beats_of(member.start) != member.beats:
+                raise StoreError(f"node {member.node_id} of this cluster runs: stop all of its nodes first")
+        marks.accept(connection)
+        tables.empty(connection)
+
+    await db.run(go_on)
 
 
 def _require_logs(settings: Settings, connection: Connection) -> None:

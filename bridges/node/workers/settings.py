@@ -11,7 +11,7 @@ from bridges.node.front import Front
 from bridges.node.listening import OFF, Listening
 from bridges.node.settings.config import Settings
 from bridges.node.settings.sections import SettingsError
-from bridges.node.workers.worker import moved, object_log
+from bridges.node.workers.worker import add_number, moved
 
 
 def check(settings: Settings, fronts: Sequence[type[Front]]) -> None:
@@ -72,7 +72,7 @@ def settings_of(
             sbp,
             retention_bytes=sbp.retention_bytes if sbp.retention_bytes < 0 else sbp.retention_bytes // count,
             local_bytes=sbp.local_bytes if sbp.local_bytes < 0 else sbp.local_bytes // count,
-            object_log=object_log(sbp.object_log, number),
+            object_log=add_number(sbp.object_log, number),
             object_cache_bytes=max(3 * sbp.segment_bytes, sbp.object_cache_bytes // count),
         ),
     )

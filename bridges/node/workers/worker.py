@@ -54,8 +54,8 @@ def left_behind(directory: DataDirectory, number: int, count: int) -> list[int]:
     return [one for one in gone if one % count == number]
 
 
-def object_log(name: str, number: int) -> str:
-    """Return the name of worker ``number``'s object log."""
+def add_number(name: str, number: int) -> str:
+    """Return the name of what worker ``number`` has and the first worker has as ``name``."""
     return name if number == 0 else f"{name}-{number}"
 
 

@@ -269,8 +269,9 @@ class Upgrade:
         aside = directory.path / ASIDE
         aside.mkdir(exist_ok=True)
         stores = sorted(path.name for path in directory.path.glob("sbp-*/"))
+        marks = sorted(path.name for path in directory.path.glob(f"{directory.mark.name}*"))
         others = (f"{directory.database.name}{suffix}" for suffix in ("-wal", "-shm", "-reserve", "-opening"))
-        for names in ((directory.backend.name, *stores, *others), (directory.database.name,)):
+        for names in ((directory.backend.name, *stores, *marks, *others), (directory.database.name,)):
             for name in names:
                 if (directory.path / name).exists():
                     (directory.path / name).rename(aside / name)

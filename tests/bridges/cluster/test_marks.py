@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from anabranch_kit.errors import StoreError
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.sql.sqlite import SqliteEngine
 from bridges.catalog.database.counters import identify
-from bridges.catalog.database.sql import Connection
+from bridges.catalog.database.schema import MIGRATIONS
+from bridges.catalog.database.sql import Connection, Database
 from bridges.cluster.marks import Mark, Marks, Totals
 from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster
 from bridges.cluster.versions import OURS
+from bridges.life import Life
+from bridges.node.floors.by_itself import ByItself, enter
+from bridges.node.settings.config import load
 from sbp_back.range_server.object_log.objects.bucket import Bucket
 from tests.bridges.cluster.test_taking_over import database
 from tests.kit.waiting import until
@@ -67,8 +73,8 @@ class World:
         shutil.rmtree(self.bucket)
         shutil.copytree(self.path / "saved", self.bucket)
 
-    async def begin(self, number: int) -> Cluster:
-        """A node that serves."""
+    async def begin(self, number: int, workers: Collection[int] = ()) -> Cluster:
+        """A node, or one of ``workers``, that serves."""
         directory = self.path / str(number)
         directory.mkdir(exist_ok=True)
 
@@ -82,7 +88,7 @@ class World:
         await db.close()
         service.marks = Marks(directory / "mark", Bucket(f"file://{self.bucket}"), cluster_id)
         try:
-            await service.enter()
+            await service.enter(workers)
             await service.join(number, {}, "")
             await service.await_owners(WAIT_S)
         except BaseException:
@@ -134,7 +140,7 @@ async def beaten(service: Cluster, more: int = 3) -> None:
     await until(lambda: service._beats >= before + more)
 
 
-DATABASE = "the database of the cluster has gone back"
+DATABASE = "the database has gone back"
 BUCKET = "has gone back: it has not what was put there before"
 
 
@@ -251,6 +257,10 @@ async def test_an_epoch_is_known_to_the_bucket_before_anything_is_opened_in_it(w
             assert max(mark.totals.epoch for mark in marks) > gained
 
 
+def refused(*_: object) -> NoReturn:
+    raise OSError("503 SlowDown")
+
+
 class Held:
     """The mark behind the ``first`` ones of each start but one, which the bucket takes when it is let in."""
 
@@ -340,10 +350,6 @@ async def test_a_heartbeat_that_finds_an_older_database_says_so(world: World) ->
 
 async def test_a_bucket_that_does_not_answer_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.served(1) as one:
-
-        def refused(*_: object) -> bool:
-            raise OSError("503 SlowDown")
-
         monkeypatch.setattr(Bucket, "put_again", refused)
         await one.raise_epoch(0)
         await beaten(one)
@@ -351,6 +357,25 @@ async def test_a_bucket_that_does_not_answer_ends_nothing(world: World, monkeypa
         monkeypatch.undo()
         await until(lambda: one._marked == one._totals)
     assert not world.ended
+
+
+async def test_a_worker_starts_while_the_bucket_is_away_and_checks_it_when_it_answers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may have on its disk what is asked for. A node of a cluster would raise numbers that are compared."""
+    async with world.served(1):
+        await world.save()
+    world.set_bucket_back()
+    with monkeypatch.context() as away:
+        away.setattr("bridges.cluster.marks._PATIENCE_S", 0.0)
+        away.setattr(Bucket, "list", refused)
+        with pytest.raises(StoreError, match="the marks of the database cannot be read"):
+            await world.begin(1)
+        service = await world.begin(1, workers=[1])
+        assert not world.ended
+    await until(lambda: world.ended)
+    assert BUCKET in world.ended[1]
+    await service.close()
 
 
 def test_a_mark_is_what_its_name_says() -> None:
@@ -368,3 +393,95 @@ def test_a_mark_of_another_cluster_says_nothing(tmp_path: Path) -> None:
         marks = Marks(tmp_path / "mark", None, cluster_id)
         marks.load()
         assert marks.mine == found
+
+
+class Single:
+    """A single node's database file, its directory's mark and its bucket."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.life = Life()
+        self.file = path / "node.db"
+
+    @property
+    def bucket(self) -> Path:
+        return self.path / "bucket"
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[ByItself]:
+        db = Database(SqliteEngine(self.file, MIGRATIONS))
+        await db.open()
+        settings = load({"data_dir": str(self.path), "sbp.objects": f"file://{self.bucket}"}, environ={}).settings
+        plan, ground = (cast("Any", SimpleNamespace()) for _ in range(2))
+        plan.settings, plan.life = settings, self.life
+        ground.db, ground.directory = db, SimpleNamespace(mark=self.path / "mark")
+        try:
+            place = await enter(plan, ground)
+            try:
+                yield place
+            finally:
+                await place.close()
+        finally:
+            await db.close()
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Single:
+    return Single(tmp_path)
+
+
+async def test_a_single_node_that_comes_and_goes_is_refused_nothing(single: Single) -> None:
+    for _ in range(3):
+        async with single.served() as place:
+            await place.mark_again(0)
+            (mark,) = single.bucket.glob("marks/*/*")
+            assert Mark.of_key(mark.name).totals.version > 0
+    assert single.life.failure is None
+
+
+async def test_a_bucket_that_goes_back_ends_a_single_node(single: Single, tmp_path: Path) -> None:
+    async with single.served() as place:
+        shutil.copytree(single.bucket, tmp_path / "saved")
+        await place.mark_again(0)
+        assert single.life.failure is None
+        shutil.rmtree(single.bucket)
+        shutil.copytree(tmp_path / "saved", single.bucket)
+        await place.mark_again(0)
+        assert BUCKET in (single.life.failure or "")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=BUCKET):
+            async with single.served():
+                pass
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with its directory", "with the bucket alone"])
+async def test_a_database_file_that_went_back_is_refused(single: Single, tmp_path: Path, lost: bool) -> None:
+    async with single.served():
+        pass
+    shutil.copy(single.file, tmp_path / "saved")
+    async with single.served():
+        pass
+    shutil.copy(tmp_path / "saved", single.file)
+    if lost:
+        (single.path / "mark").unlink()
+    for _ in range(3):
+        with pytest.raises(StoreError, match=DATABASE):
+            async with single.served():
+                pass
+
+
+async def test_a_bucket_that_is_away_at_the_start_is_checked_when_it_answers(
+    single: Single, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with single.served():
+        shutil.copytree(single.bucket, tmp_path / "saved")
+    shutil.rmtree(single.bucket)
+    shutil.copytree(tmp_path / "saved", single.bucket)
+    with monkeypatch.context() as away:
+        away.setattr("bridges.cluster.marks._PATIENCE_S", 0.0)
+        away.setattr(Bucket, "list", refused)
+        async with single.served() as place:
+            assert single.life.failure is None
+            away.undo()
+            await place.mark_again(0)
+            assert BUCKET in (single.life.failure or "")

@@ -69,8 +69,12 @@ def test_a_node_that_refuses_damage_starts_again_once_its_loss_is_accepted(node_
     assert b"nothing to accept" in nothing.stdout
 
 
-def test_a_directory_without_a_store_has_nothing_to_accept(tmp_path: object) -> None:
-    assert run("--data", str(tmp_path)).returncode == 4
+def test_a_directory_without_a_store_has_nothing_to_accept(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for bucket in ((), ("--set", f"sbp.objects=file://{tmp_path / 'bucket'}")):
+        assert run("--data", str(data), *bucket).returncode == 4
+        assert not [*data.iterdir()], "a directory of no node stays one"
 
 
 def test_a_node_whose_old_data_is_in_objects_gives_up_the_end_of_its_log_only(
