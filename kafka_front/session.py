@@ -346,12 +346,12 @@ class Connection(Client):
     def answer_off_loop(self, ctx: Context, response: Message, then: Callable[[], None]) -> None:
         """Answer a request and encode the response in a thread; see :meth:`Context.respond_off_loop`."""
 
-        async def given() -> Message | Outcome:
+        async def respond() -> Message | Outcome:
             return response
 
         async def answered() -> None:
             try:
-                await self._await(ctx, given())
+                await self._await(ctx, respond())
             finally:
                 then()
 

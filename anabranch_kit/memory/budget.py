@@ -145,7 +145,7 @@ class MemoryBudget:
         self.by_kind[kind] += size
         self.capacity = max(self._rest // _LEFT_PART, self._rest - sum(self.by_kind[Kind.TLS :]))
         if size < 0:
-            self._look()
+            self._tell_soon()
 
     # --- for accounts -----------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class MemoryBudget:
         if account.wanted:
             self._place(account)
 
-    def _left(self, account: Account) -> int:
+    def _room_for(self, account: Account) -> int:
         """Return the part of the capacity that the other accounts, and the room kept for the claimant, leave."""
         left = self.capacity - self._shared + max(0, account.held - self.share)
         claimant = self._claimant
@@ -176,7 +176,7 @@ class MemoryBudget:
         if after <= share:
             return more <= 0 or self._fits_share(more)
         beyond = after - share
-        left = self._left(account)
+        left = self._room_for(account)
         if beyond > left // _PART or self.held + more > self._usable:
             return False
         return before >= share or self._fits_share(share - before)
@@ -194,12 +194,12 @@ class MemoryBudget:
         if beyond <= 0:
             return False
         alone = self._shared == max(0, account.held - self.share)
-        return alone or (beyond <= self._left(account) and self.held + more <= self._usable)
+        return alone or (beyond <= self._room_for(account) and self.held + more <= self._usable)
 
     def _settle_large(self, account: Account) -> None:
         """Note that the large request has given bytes back: its account may be an ordinary one again."""
         beyond = account.held - self.share
-        if beyond <= 0 or beyond <= self._left(account) // _PART:
+        if beyond <= 0 or beyond <= self._room_for(account) // _PART:
             self._large = None
 
     def _place(self, account: Account) -> None:
@@ -238,7 +238,7 @@ class MemoryBudget:
             if self._claimant is account:
                 self._claimant = next(iter(self._claims), None)
 
-    def _look(self) -> None:
+    def _tell_soon(self) -> None:
         """Schedule :meth:`_tell`, if any accounts wait."""
         if self.waiting and not self._telling:
             self._telling = True
@@ -260,13 +260,13 @@ class MemoryBudget:
             if claims:
                 self._defer(self._pass_on_claim)
                 return
-        self._look()
+        self._tell_soon()
 
     def _pass_on_claim(self) -> None:
         """Give the claim to the next account, unless the called one waits again: it has asked by now, or will not."""
         if self._claimant not in self._claims:
             self._claimant = next(iter(self._claims), None)
-        self._look()
+        self._tell_soon()
 
     def _next(self) -> Account | None:
         """Return the account to call next: the claimant if it fits, else the first that fits of those that need
@@ -359,7 +359,7 @@ class Account:
         if budget._large is self:
             budget._settle_large(self)
         if budget.waiting:
-            budget._look()
+            budget._tell_soon()
 
     def count(self, kind: Kind, change: int) -> None:
         """Take ``change`` bytes more (:meth:`take`), or give them back (:meth:`give`) if it is negative."""
@@ -399,13 +399,13 @@ class Account:
         self.instead = instead
         self._budget.waiting += 1
         self._budget._place(self)
-        self._budget._look()
+        self._budget._tell_soon()
 
     def stop_waiting(self) -> None:
         """Undo :meth:`wait`."""
         if self.wanted:
             self._budget._leave(self)
-            self._budget._look()
+            self._budget._tell_soon()
 
     def close(self) -> None:
         """Close the account of a connection that is gone; bytes still held stay counted until they are given.

@@ -60,10 +60,10 @@ class Rounds(Generic[K]):
                 continue
             if len(self._running) >= self._left:
                 return
-            task = self._running[item] = asyncio.create_task(self._one(item, work), name=self._what)
+            task = self._running[item] = asyncio.create_task(self._run_one(item, work), name=self._what)
             await asyncio.wait((task,), timeout=self._patience)
 
-    async def _one(self, item: K, work: Callable[[K], Awaitable[object]]) -> None:
+    async def _run_one(self, item: K, work: Callable[[K], Awaitable[object]]) -> None:
         try:
             await work(item)
         except Exception as error:  # noqa: BLE001 - logged and counted: it costs this one only

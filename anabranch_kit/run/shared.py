@@ -87,7 +87,7 @@ class SharedWorks(Generic[K, T]):
         self.start(key, begin)
         return await self._crowds[key].wait()
 
-    async def settled(self, key: K) -> None:
+    async def await_end(self, key: K) -> None:
         """Suspend until the running task of ``key`` has ended, if there is one."""
         crowd = self._crowds.get(key)
         if crowd is not None:

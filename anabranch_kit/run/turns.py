@@ -52,7 +52,7 @@ class Parts(Generic[N, T]):
     def __init__(self) -> None:
         self.all: list[dict[N, T]] = [{} for _ in range(_PARTS)]
 
-    def of(self, key: N) -> dict[N, T]:
+    def part(self, key: N) -> dict[N, T]:
         """Return the part that contains ``key``, or will."""
         return self.all[hash(key) % _PARTS]
 
@@ -72,16 +72,16 @@ class Many(MutableMapping[N, T]):
         return self._count
 
     def __getitem__(self, key: N) -> T:
-        return self._parts.of(key)[key]
+        return self._parts.part(key)[key]
 
     def __setitem__(self, key: N, value: T) -> None:
-        part = self._parts.of(key)
+        part = self._parts.part(key)
         self._count -= len(part)
         part[key] = value
         self._count += len(part)
 
     def __delitem__(self, key: N) -> None:
-        del self._parts.of(key)[key]
+        del self._parts.part(key)[key]
         self._count -= 1
 
     def __contains__(self, key: object) -> bool:
@@ -96,7 +96,7 @@ class Many(MutableMapping[N, T]):
     @overload
     def get(self, key: N, default: T | D, /) -> T | D: ...
     def get(self, key: N, default: Any = None, /) -> Any:
-        return self._parts.of(key).get(key, default)
+        return self._parts.part(key).get(key, default)
 
 
 class Turns:
@@ -235,10 +235,10 @@ def sorting(items: Sequence[S], *, descending: bool = False) -> Iterator[S | Non
     for start in range(0, len(items), _RUN):
         runs.append(sorted(items[start : start + _RUN], reverse=descending))
         yield None
-    yield from merge(*map(_taken, runs), reverse=descending)
+    yield from merge(*map(_drain, runs), reverse=descending)
 
 
-def _taken(run: list[S]) -> Iterator[S]:
+def _drain(run: list[S]) -> Iterator[S]:
     """Yield the items of ``run`` and remove them from it."""
     run.reverse()
     while run:

@@ -121,7 +121,7 @@ class SlowThreads:
         self._waits = waits
         self._slow: set[str] = set()
 
-    async def look(self, now_ms: int) -> None:
+    async def check(self, now_ms: int) -> None:
         for name, waits in self._waits.items():
             seconds = waits()
             if seconds >= self._seconds:

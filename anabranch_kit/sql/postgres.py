@@ -172,7 +172,7 @@ class _Rows:
         self._cursor = cursor
         self._pipeline = pipeline
 
-    def _look(self) -> psycopg.RawCursor[tuple[Any, ...]]:
+    def _sync(self) -> psycopg.RawCursor[tuple[Any, ...]]:
         if self._pipeline is not None:
             self._pipeline.sync()  # not only flushed: the server has to know that it waits for us, not for the rest
             self._pipeline = None  # one call: each is a round trip
@@ -180,13 +180,13 @@ class _Rows:
 
     @property
     def rowcount(self) -> int:
-        return self._look().rowcount
+        return self._sync().rowcount
 
     def fetchone(self) -> Any:
-        return self._look().fetchone()
+        return self._sync().fetchone()
 
     def fetchall(self) -> list[Any]:
-        return self._look().fetchall()
+        return self._sync().fetchall()
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.fetchall())

@@ -42,7 +42,7 @@ class Reserve:
             return
         self._next = monotonic() + _AGAIN_S
         try:
-            if self._path.exists() and self._taken() >= self._size:
+            if self._path.exists() and self._stored_bytes() >= self._size:
                 self._held = True
             elif self._files.free_bytes(self._path.parent) >= _TIMES * self._size:
                 self._make()
@@ -76,10 +76,10 @@ class Reserve:
         fd = self._files.open(self._path, os.O_RDWR | os.O_CREAT)
         try:
             self._files.allocate(fd, 0, self._size)
-            if self._taken() < self._size:  # the file system cannot do that
+            if self._stored_bytes() < self._size:  # the file system cannot do that
                 write_all(self._files, fd, bytes(self._size), 0)
         finally:
             self._files.close(fd)
 
-    def _taken(self) -> int:
+    def _stored_bytes(self) -> int:
         return self._path.stat().st_blocks * 512

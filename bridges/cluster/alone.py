@@ -81,7 +81,7 @@ class Alone:
     async def _nothing(self, *about: Any) -> None:
         """Do nothing: there are no other members."""
 
-    known = sure = join = await_owners = leave = retire = _nothing
+    await_known = sure = join = await_owners = leave = retire = _nothing
 
 
 class NoPeers:

@@ -45,7 +45,7 @@ class Ownership(Protocol):
         """The serving members, sorted by node id."""
         ...
 
-    async def known(self) -> None:
+    async def await_known(self) -> None:
         """Return once this node has learned at its start who owns what; later, at once.
 
         Clients that are told earlier that there is no owner believe it for long.

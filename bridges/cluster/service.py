@@ -347,7 +347,7 @@ class Cluster:
     def nodes(self) -> Sequence[Member]:
         return self._nodes
 
-    async def known(self) -> None:
+    async def await_known(self) -> None:
         await self._known.wait()
 
     def slot_of(self, topic: str, partition: int) -> int:

@@ -96,7 +96,7 @@ class TransactionHandlers(Handlers):
         return {
             (view.transactional_id, front): view
             for front, directory in self._node.transaction_directories().items()
-            for view in await directory.others()
+            for view in await directory.read_others()
         }
 
     def _views(self, others: _Others) -> Iterator[tuple[tuple[str, str], TransactionView]]:
@@ -230,7 +230,7 @@ async def opened(node: Host, access: Access, request: web.Request, log: Partitio
             if view is not None and view.producer_id in some:
                 known[view.producer_id] = front, view
         if len(known) < len(some):
-            for view in await directory.others():
+            for view in await directory.read_others():
                 if view.started_ms is not None and log.partition in view.places.get(log.topic, ()):
                     known.setdefault(view.producer_id, (front, view))
     now_ms, index = _now_ms(), log.state.index

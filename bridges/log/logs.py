@@ -176,7 +176,7 @@ class Logs:
             log.sealed(*life)
         return log
 
-    def known(self, topic: str, partition: int) -> PartitionLog | None:
+    def find_used(self, topic: str, partition: int) -> PartitionLog | None:
         """Return the log of a partition that was used since the node started, or None."""
         return self._logs.get((topic, partition))
 
@@ -195,7 +195,7 @@ class Logs:
     def in_use(self, topic: str, partition: int) -> ReadableLog | None:
         """Return the log of a partition, whichever node owns it, if it is open here or its owner has reported its
         state."""
-        log = self.find_elsewhere(topic, partition) or self.known(topic, partition)
+        log = self.find_elsewhere(topic, partition) or self.find_used(topic, partition)
         return log if log is not None and log.is_open else None
 
     def __iter__(self) -> Iterator[PartitionLog]:

@@ -87,7 +87,7 @@ class Retention:
             try:
                 if max(self._limits(place[0])) >= 0 and logs.owns(*place):
                     # Make no log only for this check: each node would have all partitions of a cluster in memory.
-                    log = logs.known(*place)
+                    log = logs.find_used(*place)
                     if log is not None and log.is_open:
                         opened.append(place)
                     elif len(unopened) < most and not (log is not None and logs.opener.has_failed(log)):

@@ -307,7 +307,7 @@ def _groups(node: Host) -> Iterator[Metric]:
     kinds: Counter[tuple[str, str]] = Counter()
     for number, (name, front, summary) in enumerate(live_groups(node.group_directories()), 1):
         if not node.progress.has_positions(name):
-            elsewhere.of(name)[name] = None
+            elsewhere.part(name)[name] = None
         kinds[front, summary.kind] += 1
         if not number % SLICE:
             yield gauge(*about)

@@ -37,17 +37,17 @@ class Brokers:
         self._rack = rack
         self._owners = owners
 
-    async def known(self) -> None:
+    async def await_known(self) -> None:
         """Wait until this node knows the others; await it before an answer lists nodes. A node that starts knows none
         yet, and librdkafka keeps for 15 minutes that a topic's partitions have no leader."""
-        await self._owners.known()
+        await self._owners.await_known()
 
     def all(self, client: Client) -> list[Broker]:
         """Return the serving nodes in the order of their ids, at the addresses for this client."""
         own = self._own(client)
         found = {own.node_id: own}
         for member in self._owners.nodes:
-            broker = self._told(member, client)
+            broker = self._broker(member, client)
             if broker is not None:
                 found[member.node_id] = broker
         return [found[node_id] for node_id in sorted(found)]
@@ -67,7 +67,7 @@ class Brokers:
             return self._own(client)
         for member in self._owners.nodes:
             if member.node_id == node_id:
-                return self._told(member, client)
+                return self._broker(member, client)
         return None
 
     def coordinator(self, kind: str, key: str, client: Client) -> Broker | None:
@@ -82,7 +82,7 @@ class Brokers:
     def _own(self, client: Client) -> Broker:
         return Broker(self._node_id, *client.advertised, self._rack)
 
-    def _told(self, member: Member, client: Client) -> Broker | None:
+    def _broker(self, member: Member, client: Client) -> Broker | None:
         if member.node_id == self._node_id:
             return self._own(client)
         address = member.address(client.listener, client.advertised[0])

@@ -38,7 +38,7 @@ class Metadata:
 
     async def handle(self, ctx: Context, request: MetadataRequest) -> MetadataResponse:
         service = self._service
-        await service.brokers.known()
+        await service.brokers.await_known()
         brokers = service.brokers.all(ctx.connection)
         response = MetadataResponse(
             brokers=[MetadataResponse.MetadataResponseBroker(*broker) for broker in brokers],
@@ -62,10 +62,10 @@ class Metadata:
         async for wanted in in_turns(asked):
             if (key := (wanted.name, wanted.topic_id)) not in seen:  # a broker treats the topics as a set, too
                 seen.add(key)
-                response.topics.append(await self._one(ctx, wanted, may_create, operations))
+                response.topics.append(await self._describe_topic(ctx, wanted, may_create, operations))
         return response
 
-    async def _one(
+    async def _describe_topic(
         self, ctx: Context, wanted: MetadataRequest.MetadataRequestTopic, may_create: bool, operations: bool
     ) -> MetadataResponse.MetadataResponseTopic:
         name = wanted.name

@@ -59,7 +59,7 @@ class TransactionDirectory(Protocol):
         """Return one id, None if there is no such id."""
         ...
 
-    async def others(self) -> Sequence[TransactionView]:
+    async def read_others(self) -> Sequence[TransactionView]:
         """Return the ids that other nodes coordinate, as of about a second ago. Raises LogUnavailable."""
         ...
 

@@ -117,7 +117,7 @@ class GroupHandlers(Handlers):
                 continue
             # Entries that are no longer needed are released one by one.
             names.pop()
-            fronts = live.of((one[1], one[0])).pop((one[1], one[0]), {})
+            fronts = live.part((one[1], one[0])).pop((one[1], one[0]), {})
             if not self._access.group(request, Operation.DESCRIBE, one[0]):
                 yield None
             else:
@@ -298,19 +298,19 @@ def _rounded(trend: float | None) -> float | None:
 
 
 def _fronts(live: _Live, name: GroupName) -> Mapping[str, GroupSummary]:
-    return live.of(name).get(name, {})
+    return live.part(name).get(name, {})
 
 
 def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None]:
     """Fill ``live`` with the groups that live in fronts, and ``names`` with the (group, space) of all groups."""
     for name, front, summary in live_groups(node.group_directories()):
-        if name not in live.of(name):
+        if name not in live.part(name):
             names.append((name[1], name[0]))
-        live.of(name).setdefault(name, {})[front] = summary
+        live.part(name).setdefault(name, {})[front] = summary
         yield None
     # A group whose positions appear or vanish between the two loops is still listed once.
     for name in node.progress.names():
-        if name not in live.of(name) and node.group_states.is_here(name):
+        if name not in live.part(name) and node.group_states.is_here(name):
             names.append((name[1], name[0]))
         yield None
 

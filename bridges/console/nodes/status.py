@@ -115,7 +115,7 @@ class StatusHandlers(Handlers):
         """Groups with members and no positions."""
         async for name, _, _ in in_turns(live_groups(self._node.group_directories())):
             if not node.progress.has_positions(name):
-                elsewhere.of(name)[name] = None
+                elsewhere.part(name)[name] = None
         others = sum(map(len, elsewhere.all))
         await let_go(*elsewhere.all)
         fronts = [await _told(front) for front in [*node.metrics.fronts.values()]]

@@ -255,7 +255,7 @@ class TopicHandlers(Handlers):
         for number, partition in enumerate(topic.partitions):
             if number % rows.STEP == rows.STEP - 1:
                 yield None
-            log = node.logs.known(topic.name, partition.index)
+            log = node.logs.find_used(topic.name, partition.index)
             if log is not None and log.is_open:
                 records += log.high_watermark - log.log_start_offset
                 size += log.size_bytes

@@ -100,6 +100,6 @@ class TopicSizes:
 def in_use(logs: Logs, topic: Topic) -> Iterator[PartitionLog]:
     """Yield the logs of a topic's partitions that are open at this node."""
     for partition in topic.partitions:
-        log = logs.known(topic.name, partition.index)
+        log = logs.find_used(topic.name, partition.index)
         if log is not None and log.is_open:
             yield log

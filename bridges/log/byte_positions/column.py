@@ -49,10 +49,10 @@ class LowestRead:
 
     def note(self, offset: int, seconds: float) -> None:
         """Note a read at ``offset``."""
-        self.of(seconds)
+        self.lowest(seconds)
         self._latest = offset if self._latest is None else min(self._latest, offset)
 
-    def of(self, seconds: float) -> int | None:
+    def lowest(self, seconds: float) -> int | None:
         """Return the lowest offset read in the last ``seconds``; None without reads."""
         passed = monotonic() - self._began
         if passed >= seconds:

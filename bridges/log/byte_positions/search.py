@@ -263,7 +263,7 @@ class ByteSearch:
     def lowest_read(self, log: PartitionLog) -> int | None:
         """Return the lowest offset read lately by a position; None without reads."""
         column = log.state.index.column
-        return None if column is None else column.lowest_read.of(self._idle_s)
+        return None if column is None else column.lowest_read.lowest(self._idle_s)
 
     async def loosen(self, log: PartitionLog, offset: int) -> None:
         """Save the position of ``offset``, durably: compaction is about to remove records below it.

@@ -120,7 +120,7 @@ class Cleaner:
         self.views: dict[Place, CleanerView] = {}
         """Views by partition, of those that are to be compacted."""
 
-    async def look(self, places: Iterable[Place], now_ms: int) -> None:
+    async def clean(self, places: Iterable[Place], now_ms: int) -> None:
         """Measure ``places`` once, and compact those that are due; long passes continue in the background."""
         wanted: list[Place] = []
         unopened = 0

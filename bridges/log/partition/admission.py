@@ -104,7 +104,7 @@ class Admission:
             ):
                 batch.admitted, batch.header = True, None  # the result of :func:`look` for nearly every batch
                 return True
-            work = look(batch, rules, time.time_ns() // 1_000_000, self._inflated_bytes)
+            work = check(batch, rules, time.time_ns() // 1_000_000, self._inflated_bytes)
             if work is not None and self._may_glance(batch.count):
                 ended, _ = advance(work)
                 if ended:
@@ -112,7 +112,7 @@ class Admission:
                 else:
                     # Begin again when its turn comes: a decompressor takes a thousand times the memory of such a batch.
                     work.close()
-                    work = look(batch, rules, time.time_ns() // 1_000_000, self._inflated_bytes)
+                    work = check(batch, rules, time.time_ns() // 1_000_000, self._inflated_bytes)
         except TopicNotFound:
             done(NOT_APPENDED, LogDeleted(f"{log.topic}-{log.partition} was deleted"))
             return False
@@ -140,7 +140,7 @@ class Admission:
     async def check(self, topic: str, batch: Batch) -> None:
         """Check a batch before it is appended, for a front that needs the result first, such as one that appends
         several batches or none. Raises LogError."""
-        work = look(batch, self.rules(topic), time.time_ns() // 1_000_000, self._inflated_bytes)
+        work = check(batch, self.rules(topic), time.time_ns() // 1_000_000, self._inflated_bytes)
         if work is not None:
             await self._works.finish(work, batch.count)
         batch.admitted = True
@@ -202,7 +202,7 @@ def _writer(batch: Batch) -> Hashable:
     return None if stamp is None else (stamp.kind, stamp.key)
 
 
-def look(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes: int = DEFAULT_LIMIT) -> Sliced[None] | None:
+def check(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes: int = DEFAULT_LIMIT) -> Sliced[None] | None:
     """Check a batch's header, and return the remaining work on its records: None if it may be appended.
 
     Applies the topic's type of timestamps. Raises TopicInternal, BatchTooLarge, KeyMissing, TimeOutOfBounds,

@@ -108,7 +108,7 @@ class ForwardedAppends:
         try:
             while place.waiting:
                 try:
-                    await self._some(place)
+                    await self._append_some(place)
                 except (NotOwner, PeerUnreachable) as error:
                     _log.debug("an owner does not answer", topic=place.topic, error=str(error))
                     await asyncio.sleep(AGAIN_S)
@@ -141,7 +141,7 @@ class ForwardedAppends:
         one.answered = True
         self._barrier.call("append answer", one.done, appended, error)
 
-    async def _some(self, place: _Place) -> None:
+    async def _append_some(self, place: _Place) -> None:
         """Append through one owner as long as it accepts batches. Raises LogError; all batches that are not done still
         wait then."""
         owners = self._owners

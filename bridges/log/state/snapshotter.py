@@ -56,7 +56,7 @@ class Snapshotter:
 
     async def wait(self, log: PartitionLog) -> None:
         """Return once no snapshot of ``log`` is being taken: it is in the store, or never will be."""
-        await self._taking.settled(log)
+        await self._taking.await_end(log)
 
     async def drain(self) -> None:
         """Return once no snapshot is being taken."""

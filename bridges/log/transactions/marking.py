@@ -112,22 +112,22 @@ class Markers:
                 await alone.enter_async_context(self._alone.setdefault((stream, end.producer_id), asyncio.Lock()))
             opened = await asyncio.gather(*map(_opened, logs), return_exceptions=True)
             usable = [(to, epoch) for to, epoch in zip(logs, opened, strict=True) if isinstance(epoch, int)]
-            if is_due is None or await self._db.run(self._held([to for to, _ in usable], is_due)):
+            if is_due is None or await self._db.run(self._checking([to for to, _ in usable], is_due)):
                 await all_of(self._append(end, to, epoch, still) for to, epoch in usable)
         for error in opened:
             if isinstance(error, BaseException) and not isinstance(error, _ENDED):
                 raise error
 
-    def _held(self, logs: Sequence[PartitionLog], is_due: IsDue) -> IsDue:
+    def _checking(self, logs: Sequence[PartitionLog], is_due: IsDue) -> IsDue:
         owners = self._owners
         holds = [owners.holding(slot) for slot in sorted({owners.slot_of(to.topic, to.partition) for to in logs})]
 
-        def held(connection: Connection) -> bool:
+        def check(connection: Connection) -> bool:
             for hold in holds:
                 hold(connection)
             return is_due(connection)
 
-        return held
+        return check
 
     async def _append(self, end: End, to: PartitionLog, opened: int, still: Callable[[], bool]) -> None:
         await self._quiet(to, end.producer_id)

@@ -48,7 +48,7 @@ async def upkeep(below: Floors) -> AsyncIterator[None]:
         if (embedded := below.storage.embedded) is not None:
             waits["the log's disk or object storage"] = lambda: embedded.store.stuck_seconds
         slow = SlowThreads(settings.node.stall_ms / 1000, waits)
-        every(settings.node.stall_ms // 10, slow.look, "slow threads")
+        every(settings.node.stall_ms // 10, slow.check, "slow threads")
     if below.place.marks is not None:
         from bridges.cluster.marks import EVERY_S  # imported only with a bucket
 
@@ -74,7 +74,7 @@ async def enforce_retention(below: Floors, now_ms: int) -> None:
 async def compact(below: Floors, now_ms: int) -> None:
     """Have the cleaner examine all partitions."""
     topics = list(below.metadata.catalog.topics.values())  # topics come and go during the look
-    await below.log.cleaner.look(((topic.name, n) for topic in topics for n in range(len(topic.partitions))), now_ms)
+    await below.log.cleaner.clean(((topic.name, n) for topic in topics for n in range(len(topic.partitions))), now_ms)
 
 
 async def _refresh_users(below: Floors, now_ms: int) -> None:
@@ -119,5 +119,5 @@ class SpentPartitions:
         if partition.spent or partition.end is None:
             return False
         # A partition that was not used since the start is reported once retention has opened it.
-        log = self._logs.known(topic.name, partition.index)
+        log = self._logs.find_used(topic.name, partition.index)
         return log is not None and log.is_open and log.log_start_offset >= partition.end

@@ -89,7 +89,7 @@ class Acls:
             if of is None:
                 of = resources[rule.kind, rule.pattern, rule.name] = _Described(
                     resource_type=_KIND_NUMBERS[rule.kind],
-                    resource_name=_told(rule),
+                    resource_name=_resource_name(rule),
                     pattern_type=_PATTERN_NUMBERS[rule.pattern],
                 )
             operation, permission = _OPERATION_NUMBERS[rule.operation], _ALLOW_NUMBERS[rule.allow]
@@ -131,7 +131,7 @@ class Acls:
                 result.matching_acls.append(
                     _Match(
                         resource_type=_KIND_NUMBERS[rule.kind],
-                        resource_name=_told(rule),
+                        resource_name=_resource_name(rule),
                         pattern_type=_PATTERN_NUMBERS[rule.pattern],
                         principal=rule.principal,
                         host=rule.host,
@@ -174,7 +174,7 @@ def _filter(one: _Filter | DescribeAclsRequest) -> RuleFilter:
     return RuleFilter(kind, pattern, name, number == _MATCH, one.principal_filter, one.host_filter, operation, allow)
 
 
-def _told(rule: Rule) -> str:
+def _resource_name(rule: Rule) -> str:
     return _CLUSTER if rule.kind is ResourceKind.NODE else rule.name
 
 

@@ -82,7 +82,7 @@ class Cluster:
                 error_message=f"endpoint type {request.endpoint_type} is unknown",
                 endpoint_type=request.endpoint_type,
             )
-        await self._service.brokers.known()
+        await self._service.brokers.await_known()
         brokers = self._service.brokers.all(ctx.connection)
         return DescribeClusterResponse(
             cluster_id=self._service.cluster_id,

@@ -279,10 +279,10 @@ class Configs:
         if kind == Resource.BROKER_LOGGER:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "log levels are set in the node's settings")
         if kind in self._named:
-            return list(self._named[kind].of(name))
+            return list(self._named[kind].own_values(name))
         if kind != Resource.BROKER or name != "":
             self._check_broker(kind, name)
-        return [*self._catalog.node_config, *(self._kerberos.of(name) if name else ())]
+        return [*self._catalog.node_config, *(self._kerberos.own_values(name) if name else ())]
 
     async def _apply(self, kind: int, name: str, changes: Changes, validate_only: bool) -> None:
         catalog = self._catalog

@@ -66,7 +66,7 @@ class OwnConfigs:
         """Iterate over the names of resources that have values of their own."""
         return iter(self._own)
 
-    def of(self, name: str) -> Mapping[str, str]:
+    def own_values(self, name: str) -> Mapping[str, str]:
         """Return a resource's own values by key. Raises KafkaError for an empty name."""
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a {self._what} needs a name")
@@ -84,7 +84,7 @@ class OwnConfigs:
     def values(self, name: str) -> list[ConfigValue]:
         """Return all effective values of a resource, as its description lists them. Raises KafkaError for an empty
         name."""
-        own = self.of(name)
+        own = self.own_values(name)
         told = []
         for key, definition in self.definitions.items():
             usual = self._usual[key]
@@ -100,7 +100,7 @@ class OwnConfigs:
 
     def checked(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str | None]:
         """Return the changes as they are stored; None removes a key. Raises KafkaError, InvalidConfig."""
-        own = dict(self.of(name))
+        own = dict(self.own_values(name))
         stored: dict[str, str | None] = {}
         for key, value in changes.items():
             definition = self.definitions.get(key)

@@ -114,7 +114,7 @@ class Offsets:
             else:
                 answer.error_code = int(code)
         except NotOwner as error:
-            end = await self._told(log, asked.timestamp, isolation_level, until)
+            end = await self._ask_owner(log, asked.timestamp, isolation_level, until)
             if end is None:
                 answer.error_code = int(code_of(error))
             else:
@@ -123,7 +123,7 @@ class Offsets:
             answer.error_code = int(code_of(error))
         return answer
 
-    async def _told(self, log: PartitionLog, timestamp: int, isolation_level: int, until: float) -> int | None:
+    async def _ask_owner(self, log: PartitionLog, timestamp: int, isolation_level: int, until: float) -> int | None:
         """Ask another node, the partition's owner, for the start or end offset. Return None for other positions, or if
         the owner does not answer in time."""
         if timestamp not in (LATEST, EARLIEST):

@@ -132,7 +132,7 @@ class FetchOperation(Reading):
             self._wait_or_read()
 
     def _wait_or_read(self) -> None:
-        enough = self._look()
+        enough = self._has_enough()
         wait_ms = min(self._request.max_wait_ms, self._owner.max_wait_ms)
         if enough or wait_ms <= 0 or not self._holds():
             self._start_reading()
@@ -146,7 +146,7 @@ class FetchOperation(Reading):
         connection.patience.wait(wait_ms / 1000, self._time_is_up)
         connection.on_close(self.cancel)
 
-    def _look(self) -> bool:
+    def _has_enough(self) -> bool:
         """Return whether the request must be answered: a partition has an error, or min_bytes are there. Stops counting
         then.
 
@@ -179,7 +179,7 @@ class FetchOperation(Reading):
             self._guarded(self._moved, log)
 
     def _moved(self, log: PartitionLog) -> None:
-        if not log.is_open or self._look():
+        if not log.is_open or self._has_enough():
             self._stop_waiting()
             self._start_reading()
 

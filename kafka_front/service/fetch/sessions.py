@@ -149,7 +149,7 @@ class FetchSessions:
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             asked = (_asked_for(topic, part, uses_ids) for topic in request.topics for part in topic.partitions)
             return self._begun(request, uses_ids, dict(asked), now)
-        found = self._found(request, uses_ids, now)
+        found = self._find(request, uses_ids, now)
         before = len(found.partitions)
         for topic in request.topics:
             _name(found, topic, topic.partitions)
@@ -170,7 +170,7 @@ class FetchSessions:
                 async for some in portions(topic.partitions):
                     asked.update(_asked_for(topic, part, uses_ids) for part in some)
             return self._begun(request, uses_ids, asked, now)
-        found = self._found(request, uses_ids, now)
+        found = self._find(request, uses_ids, now)
         before = len(found.partitions)
         found.busy = True
         try:
@@ -201,7 +201,7 @@ class FetchSessions:
         self._partitions += len(asked)
         return session, asked
 
-    def _found(self, request: FetchRequest, uses_ids: bool, now: float) -> FetchSession:
+    def _find(self, request: FetchRequest, uses_ids: bool, now: float) -> FetchSession:
         found = self._sessions.get(request.session_id)
         if found is None:
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

@@ -70,7 +70,7 @@ class GroupJournal:
         if error := await written:
             raise KafkaError(error, f"the stored state of group {group_id!r} could not be removed")
 
-    async def settled(self) -> None:
+    async def await_writes(self) -> None:
         """Wait until all writes requested before this call have ended."""
         until = self._rounds + 2  # the writes in flight, and those that wait for them
         while self._writer is not None and self._rounds < until:

@@ -62,7 +62,7 @@ class OwnedGroups(OwnedKeys):
             if self.slot(group_id) in slots:
                 self._runtime.let_go(group_id)
         if in_order:
-            await self._runtime.journal.settled()
+            await self._runtime.journal.await_writes()
             await self._progress.settled()
 
 

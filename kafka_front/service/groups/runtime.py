@@ -65,7 +65,7 @@ class GroupRuntime:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
-        self._alarm = Alarm(self._loop, self._due)
+        self._alarm = Alarm(self._loop, self._advance)
         self._closed = False
         self._barrier = barrier = barrier or Barrier()
         self._works = works
@@ -138,7 +138,7 @@ class GroupRuntime:
         await self.topics.close()
         await self.journal.close()
 
-    def _due(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         try:
             self.coordinator.advance(int(now * 1000))
             self.consumers.advance(int(now * 1000))

@@ -124,14 +124,14 @@ class TopicIndex:
             )
         # A topic created from here on is matched after this, with all patterns known then.
         found = await self._run(_compiled_and_matched(view.pattern, list(self._names(self._catalog.topics))))
-        found.names = await self._shown(view, found.names)
+        found.names = await self._visible_names(view, found.names)
         if len(found.names) + sum(len(one.names) for one in self._patterns.values()) > MAX_MATCHES:
             raise KafkaError(
                 codes.GROUP_MAX_SIZE_REACHED, f"groups' patterns match {MAX_MATCHES} names, which is all they may"
             )
         self._patterns[view] = found
 
-    async def _shown(self, view: View, names: Iterable[str]) -> set[str]:
+    async def _visible_names(self, view: View, names: Iterable[str]) -> set[str]:
         viewer, shows = view.viewer, self._shows
         if viewer is None:
             return set(names)
@@ -179,7 +179,9 @@ class TopicIndex:
                     patterns = [(view, one.compiled) for view, one in self._patterns.items()]
                     try:
                         found = await self._run(_matches(patterns, sorted(there)))
-                        shown = [(self._patterns[view], await self._shown(view, names)) for view, names in found]
+                        shown = [
+                            (self._patterns[view], await self._visible_names(view, names)) for view, names in found
+                        ]
                     except Exception as error:  # noqa: BLE001 - counted: groups keep their former matches
                         self._barrier.caught("matching of topics with patterns", error)
                         continue
@@ -190,7 +192,7 @@ class TopicIndex:
         finally:
             self._worker = None
 
-    async def settled(self) -> None:
+    async def await_matches(self) -> None:
         """Wait until every existing topic is matched."""
         while self._worker is not None:
             await asyncio.wait([self._worker])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kafka_front.service.core import KafkaService
 
 _Described = DescribeTransactionsResponse.TransactionState
-_STATES = {state.told: state for state in TxnState}
+_STATES = {state.kafka_name: state for state in TxnState}
 _MARKERS_AT_ONCE = 1000
 
 
@@ -83,7 +83,7 @@ class TransactionAdmin:
         row = transaction.row
         return _Described(
             transactional_id=name,
-            transaction_state=transaction.state.told,
+            transaction_state=transaction.state.kafka_name,
             transaction_timeout_ms=row.timeout_ms,
             transaction_start_time_ms=row.started_ms,
             producer_id=row.producer_id,
@@ -123,7 +123,7 @@ class TransactionAdmin:
                 continue
             if self._access.transaction(ctx, Operation.DESCRIBE, name):
                 response.transaction_states.append(
-                    ListTransactionsResponse.TransactionState(name, one.row.producer_id, one.state.told)
+                    ListTransactionsResponse.TransactionState(name, one.row.producer_id, one.state.kafka_name)
                 )
         return response
 

@@ -196,14 +196,14 @@ class Coordinator:
     def check(self, name: str, producer_id: int, epoch: int, place: Place | None = None, group: str = "") -> None:
         """Raise KafkaError unless a producer's open transaction includes a place or a group; WRONG_STATE if it lacks
         it."""
-        found = self._of(name, producer_id, epoch)
+        found = self._require(name, producer_id, epoch)
         if found.pending is Pending.CHANGING or found.state in DECIDED:
             raise KafkaError(CONCURRENT)
         has = group in found.groups if place is None else found.writes_to(place)
         if found.state is not TxnState.ONGOING or not has:
             raise KafkaError(WRONG_STATE)
 
-    def _of(self, name: str, producer_id: int, epoch: int) -> Transaction:
+    def _require(self, name: str, producer_id: int, epoch: int) -> Transaction:
         transaction = self.transactions.get(name)
         if transaction is None or transaction.row.producer_id != producer_id:
             raise KafkaError(NOT_MAPPED)
@@ -223,7 +223,7 @@ class Coordinator:
     ) -> None:
         """Add partitions (``places``) and ``groups`` to a producer's transaction; the first ones begin it. ``reply`` is
         called when that is durable. Raises KafkaError."""
-        found = self._of(name, producer_id, epoch)
+        found = self._require(name, producer_id, epoch)
         if found.pending is Pending.ADDING:
             found.waiting.append(Add(places, groups, reply))
         elif found.pending is Pending.CHANGING or found.state in DECIDED:

@@ -26,7 +26,7 @@ from kafka_front.service.transactions import tables
 from kafka_front.service.transactions.coordinator import CONCURRENT, FENCED, NOT_AVAILABLE
 from kafka_front.service.transactions.parts import Parts
 from kafka_front.service.transactions.tables import NotAsBelieved
-from kafka_front.service.transactions.transaction import Transaction, shown
+from kafka_front.service.transactions.transaction import Transaction, rebuild
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Decided(Struct, frozen=True):
     commit: bool
 
     @classmethod
-    def of(cls, transaction: Transaction) -> _Decided:
+    def from_transaction(cls, transaction: Transaction) -> _Decided:
         row = transaction.row
         return cls(row.transactional_id, row.producer_id, row.epoch, transaction.commits)
 
@@ -291,7 +291,8 @@ class OwnedTransactions(OwnedKeys):
 
     async def ask_to_mark(self, transaction: Transaction, owner: Member, places: list[Place]) -> None:
         """Ask the owner of partitions to write a transaction's markers. Raises LogError."""
-        await self._peers.ask(owner, "kafka transaction markers", Mark(_Decided.of(transaction), places), Code)
+        mark = Mark(_Decided.from_transaction(transaction), places)
+        await self._peers.ask(owner, "kafka transaction markers", mark, Code)
 
     async def _asked_to_mark(self, asked: Mark) -> Code:
         end = End(asked.decided.producer_id, asked.decided.epoch, asked.decided.commit)
@@ -300,7 +301,7 @@ class OwnedTransactions(OwnedKeys):
 
     async def finish(self, transaction: Transaction) -> None:
         """Make the positions of a transaction valid, or discard them. Raises LogError."""
-        decided = _Decided.of(transaction)
+        decided = _Decided.from_transaction(transaction)
         for group in sorted(transaction.groups):
             await self._finish_in(EndPositions(decided, group))
 
@@ -323,7 +324,7 @@ class OwnedTransactions(OwnedKeys):
     async def read_stored(self, name: str) -> Transaction | None:
         """Return an id as the database has it. Raises LogError."""
         found = await self._node.db.run(partial(tables.whole, name=name))
-        return None if found is None else shown(*found)
+        return None if found is None else rebuild(*found)
 
 
 def _nothing(connection: Connection) -> None:

@@ -29,7 +29,7 @@ from kafka_front.service.transactions.coordinator import (
     Save,
 )
 from kafka_front.service.transactions.owned import OwnedTransactions
-from kafka_front.service.transactions.transaction import DECIDED, Row, Transaction, TxnState, shown
+from kafka_front.service.transactions.transaction import DECIDED, Row, Transaction, TxnState, rebuild
 from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Transactions:
         self._settings = settings
         self._take_id = take_id
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, self._due)
+        self._alarm = Alarm(self._loop, self._advance)
         self._closed = False
         # Rows of ended transactions that are not stored yet; another save of the id replaces that.
         self._settled: dict[str, Row] = {}
@@ -116,7 +116,7 @@ class Transactions:
         if deadline is not None and not self._closed:
             self._alarm.set((deadline + 0.5) / 1000)
 
-    def _due(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         try:
             self.coordinator.advance(Now(int(now * 1000), time.time_ns() // 1_000_000))
         finally:
@@ -144,20 +144,20 @@ class Transactions:
             self._loop.call_soon(self._refused, done, error)
             return
 
-        def settled(future: asyncio.Future[None]) -> None:
+        def answer(future: asyncio.Future[None]) -> None:
             error = asyncio.CancelledError() if future.cancelled() else future.exception()
             if error is not None:
                 self._refused(done, error)
             else:
-                self._told(done, True)
+                self._report(done, True)
 
-        written.add_done_callback(settled)
+        written.add_done_callback(answer)
 
     def _refused(self, done: Callable[[Now, bool], None], error: BaseException) -> None:
         _log.warning("a transaction's state is not durable", reason=str(error))
-        self._told(done, False)
+        self._report(done, False)
 
-    def _told(self, done: Callable[[Now, bool], None], durable: bool) -> None:
+    def _report(self, done: Callable[[Now, bool], None], durable: bool) -> None:
         self._node.barrier.call("a transaction's state", done, self.now(), durable)
         self.touched()
 
@@ -289,12 +289,14 @@ class Transactions:
                 return
             name = rows[-1].transactional_id
 
-    async def others(self) -> list[Transaction]:
+    async def read_others(self) -> list[Transaction]:
         """Return the ids that are not in this node's memory, as the database has them. Raises LogError."""
         known = self.coordinator.transactions
         read = partial(tables.read, idle=_SHOWN, wanted=lambda name: name not in known)
         rows, places, groups = await self._node.db.run(read)
-        return [shown(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ())) for row in rows]
+        return [
+            rebuild(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ())) for row in rows
+        ]
 
     async def _keep(self, keep: Callable[[Connection, list[Row]], None], rows: list[Row]) -> None:
         def write(connection: Connection) -> None:

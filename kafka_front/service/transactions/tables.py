@@ -147,7 +147,7 @@ class NotAsBelieved(LogError):
         self.code = code
 
 
-def one(connection: Connection, name: str) -> Row | None:
+def read_row(connection: Connection, name: str) -> Row | None:
     """Return the row of an id."""
     found = connection.execute(
         f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE transactional_id = ?", (name,)
@@ -157,7 +157,7 @@ def one(connection: Connection, name: str) -> Row | None:
 
 def whole(connection: Connection, name: str) -> tuple[Row, list[Place], list[str]] | None:
     """Return an id with the places and groups of its transaction."""
-    row = one(connection, name)
+    row = read_row(connection, name)
     return None if row is None else (row, *parts_of(connection, name))
 
 
@@ -172,7 +172,7 @@ def parts_of(connection: Connection, name: str) -> tuple[list[Place], list[str]]
 
 def require_place(connection: Connection, name: str, producer_id: int, epoch: int, place: Place) -> None:
     """Check that a producer's open transaction includes a place. Raises NotAsBelieved."""
-    _require_open(one(connection, name), producer_id, epoch)
+    _require_open(read_row(connection, name), producer_id, epoch)
     _require_part(
         connection, "front_kafka_places WHERE transactional_id = ? AND topic = ? AND partition = ?", name, *place
     )
@@ -182,13 +182,13 @@ def require_group(connection: Connection, name: str, producer_id: int, epoch: in
     """Check that a producer's open transaction includes a group, and keep it open until the calling database
     transaction has ended. Raises NotAsBelieved."""
     _lock(connection, name)
-    _require_open(one(connection, name), producer_id, epoch)
+    _require_open(read_row(connection, name), producer_id, epoch)
     _require_part(connection, "front_kafka_offsets WHERE transactional_id = ? AND grp = ?", name, group)
 
 
 def is_decided(connection: Connection, name: str, producer_id: int, epoch: int, commit: bool) -> bool:
     """Return whether the transaction has this decision, and the database does not have its end yet."""
-    row = one(connection, name)
+    row = read_row(connection, name)
     state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
     return row is not None and (row.producer_id, row.epoch, row.state) == (producer_id, epoch, state)
 

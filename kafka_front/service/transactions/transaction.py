@@ -29,7 +29,7 @@ class TxnState(IntEnum):
     COMPLETE_ABORT = 5
 
     @property
-    def told(self) -> str:
+    def kafka_name(self) -> str:
         """Return the state's name in Kafka's admin tools."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
@@ -124,7 +124,7 @@ class Transaction(OpenTransaction):
         return {"transactional_id": self.row.transactional_id, "producer_id": self.row.producer_id}
 
 
-def shown(row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
+def rebuild(row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
     """Return a transactional id as the database has it, for display only."""
     transaction = Transaction(row=row)
     if transaction.is_open:

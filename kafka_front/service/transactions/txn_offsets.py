@@ -46,7 +46,7 @@ class TransactionalOffsets:
         async for topic in in_turns(request.topics):
             partitions = await asked.take(ctx, topic.name, topic.partitions, _Partition)
             response.topics.append(_Topic(topic.name, partitions))
-        if not request.topics or asked.known:
+        if not request.topics or asked.is_known:
             try:
                 await self._commit(ctx.version, request, asked)
             except KafkaError as refused:

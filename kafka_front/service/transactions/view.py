@@ -34,8 +34,8 @@ class LiveTransactions:
         found = self._coordinator.transactions.get(transactional_id)
         return None if found is None else _view(found)
 
-    async def others(self) -> list[TransactionView]:
-        return [_view(one) for one in await self._service.others()]
+    async def read_others(self) -> list[TransactionView]:
+        return [_view(one) for one in await self._service.read_others()]
 
     async def find(self, transactional_id: str) -> TransactionView | None:
         if self._service.owned.owns(transactional_id):
@@ -81,7 +81,7 @@ def _view(transaction: Transaction) -> TransactionView:
     row = transaction.row
     return TransactionView(
         row.transactional_id,
-        transaction.state.told,
+        transaction.state.kafka_name,
         row.producer_id,
         row.epoch,
         row.timeout_ms,

@@ -38,7 +38,7 @@ class LiveTransactions:
         found = self._find(transactional_id)
         return None if found is None else self._view(found)
 
-    async def others(self) -> list[TransactionView]:
+    async def read_others(self) -> list[TransactionView]:
         return [self._view(one) for one in self._service.open if not self._service.ends(one)]
 
     async def find(self, transactional_id: str) -> TransactionView | None:

@@ -55,7 +55,7 @@ class LiveAttempts:
         found = self._find(transactional_id)
         return None if found is None else _view(found)
 
-    async def others(self) -> list[TransactionView]:
+    async def read_others(self) -> list[TransactionView]:
         writes = self._writes()
         return await collected(
             await self._node.db.run(_read_stored),
@@ -65,7 +65,7 @@ class LiveAttempts:
     async def find(self, transactional_id: str) -> TransactionView | None:
         known = self.view(transactional_id)
         if known is None:
-            known = next((one for one in await self.others() if one.transactional_id == transactional_id), None)
+            known = next((one for one in await self.read_others() if one.transactional_id == transactional_id), None)
         return known
 
     def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:

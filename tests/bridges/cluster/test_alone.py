@@ -44,7 +44,7 @@ async def test_it_owns_everything_before_it_has_asked_anybody() -> None:
         assert slot in alone.mine
         assert alone.owner(slot) is alone.nodes[0]
         assert find_owner(alone, slot) is None
-    await alone.known()
+    await alone.await_known()
     await alone.await_owners(0)
     assert not ask.called
 

@@ -48,7 +48,7 @@ class Coordinated:
     def view(self, transactional_id: str) -> TransactionView:
         return TransactionView(transactional_id, "Ongoing", 1, 0, 1000, 0, 0, self.places, ())
 
-    async def others(self) -> list[TransactionView]:
+    async def read_others(self) -> list[TransactionView]:
         return []
 
     async def find(self, transactional_id: str) -> TransactionView | None:

@@ -33,7 +33,7 @@ from bridges.formats.producer import EventStamp, ProducerStamp, SeqNoStamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.log.interfaces import note
 from bridges.log.partition import admission
-from bridges.log.partition.admission import Admission, look
+from bridges.log.partition.admission import Admission, check
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from sbp_document.wire.record_batch import FORMAT_FLAG
 from tests.bridges.log.log_lab import World
@@ -72,7 +72,7 @@ def claiming(one: Batch, max_timestamp: int) -> Batch:
 
 def taken(one: Batch, rules: TopicRules = PLAIN, **options: int) -> Batch:
     """The batch as it is appended in the end, however long it is looked at. Raises LogError."""
-    work = look(one, rules, NOW, **options)
+    work = check(one, rules, NOW, **options)
     for _ in work or ():
         pass
     return one
@@ -91,7 +91,7 @@ def refused(one: Batch, rules: TopicRules, kind: type[LogError], **options: int)
 def test_a_good_batch_is_taken_as_it_is() -> None:
     one = batch(producer_id=7, producer_epoch=1, base_sequence=30)
     before = bytes(one.payload)
-    assert look(one, PLAIN, NOW) is None
+    assert check(one, PLAIN, NOW) is None
     assert bytes(one.payload) == before
     assert one.append_time_ms == -1
 
@@ -127,7 +127,7 @@ def test_log_append_time_replaces_the_batch_timestamp_and_skips_the_bounds(compa
 def test_the_time_of_a_large_batch_is_written_in_steps_of_its_checksum() -> None:
     rules = TopicRules(64 << 20, True, FOREVER, FOREVER, False)
     one = batch(Record(b"k", bytes(5 << 20), timestamp=5))
-    work = look(one, rules, NOW)
+    work = check(one, rules, NOW)
     assert work is not None
     assert len(list(work)) == 5
     assert (one.max_timestamp, one.append_time_ms) == (NOW, NOW)
@@ -169,7 +169,7 @@ def test_honest_times_far_ahead_are_kept_where_the_topic_allows_them() -> None:
 
 
 def test_records_within_the_allowed_skew_are_not_looked_at() -> None:
-    assert look(batch(Record(None, b"a", timestamp=NOW + HOUR), codec=4), PLAIN, NOW) is None
+    assert check(batch(Record(None, b"a", timestamp=NOW + HOUR), codec=4), PLAIN, NOW) is None
 
 
 # --- other formats --------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def old(key: bytes | None = None, size: int = 1) -> Record:
 @pytest.mark.parametrize("kind", OTHERS)
 def test_kafka_s_own_defaults_are_none_of_other_protocols_business(kind: int) -> None:
     one = foreign(kind, old(size=2_000_000), Record(None, b"", timestamp=NOW + 400 * 24 * HOUR))
-    assert look(one, PLAIN, NOW) is None
+    assert check(one, PLAIN, NOW) is None
     assert one.flags == kind
 
 
@@ -206,7 +206,7 @@ def test_keys_and_times_of_other_formats_are_those_of_their_records(kind: int) -
     assert refused(foreign(kind, good, late, early), bounds, TimeOutOfBounds) == [1, 2]
     ahead_only = TopicRules(FOREVER, False, FOREVER, 500, False, False, FOREVER, FOREVER, 500)
     assert refused(foreign(kind, good, late, early), ahead_only, TimeOutOfBounds) == [1]
-    assert look(foreign(kind, good, early), ahead_only, NOW) is None, "the header tells"
+    assert check(foreign(kind, good, early), ahead_only, NOW) is None, "the header tells"
     taken(foreign(kind, good), bounds)
 
 
@@ -442,9 +442,9 @@ class Looks(Admission):
         self.works, self.barrier = SlicedWorks(), Barrier()
         self.outcome: dict[bytes, Exception] = {}
         super().__init__(rules_of(UNBOUNDED), self.works, self.barrier)
-        monkeypatch.setattr(admission, "look", self._look)
+        monkeypatch.setattr(admission, "check", self._look)
 
-    def _look(self, batch: Batch, *_: Any) -> Sliced[None] | None:
+    def _check(self, batch: Batch, *_: Any) -> Sliced[None] | None:
         return self._steps(bytes(batch.payload)) if bytes(batch.payload).endswith(b"?") else None
 
     def _steps(self, payload: bytes) -> Sliced[None]:
@@ -531,5 +531,5 @@ async def test_who_appends_to_a_topic_that_is_gone_is_told_so() -> None:
 
 
 def test_a_topic_without_demands_takes_anything() -> None:
-    assert look(batch(old(size=3_000_000)), UNBOUNDED, NOW) is None
+    assert check(batch(old(size=3_000_000)), UNBOUNDED, NOW) is None
     assert [one.value for one in decode(StoredBatch(0, 1, 1, batch().payload))] == [b"v"]

@@ -105,7 +105,7 @@ class Lab:
         """Have the cleaner look once, ``ahead_ms`` later than the last time."""
         self.ahead_ms += ahead_ms
         cleaner = self.node.floors.log.cleaner
-        await cleaner.look([(name, 0)], cleaner._clock())
+        await cleaner.clean([(name, 0)], cleaner._clock())
         while (view := cleaner.views.get((name, 0))) is not None and view.state == "cleaning":
             await asyncio.sleep(0.002)
 

@@ -18,7 +18,7 @@ from bridges.errors import BatchInvalid, EventNumberConflict, LogError, LogUnava
 from bridges.formats import FORMATS
 from bridges.formats.producer import EventStamp, InTransaction, ProducerStamp, SeqNoStamp, fence
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch, Guard
-from bridges.log.partition.admission import look
+from bridges.log.partition.admission import check
 from bridges.log.remote.forwarded_appends import ForwardedAppends, decode_append, encode_append
 from tests.kit.waiting import until
 from tests.line_front.line_front import LINES, LineFormat, LineStamp, payload_of
@@ -264,4 +264,4 @@ def test_writers_of_a_fronts_own_kind_are_told_by_its_format(monkeypatch: pytest
     _, came = decode_append(raw, 3)
     assert came.producer is None
     with pytest.raises(BatchInvalid, match="stored format 8 is not known"):  # where its front is not installed
-        look(came, UNBOUNDED, 5)
+        check(came, UNBOUNDED, 5)

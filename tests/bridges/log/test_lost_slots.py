@@ -140,7 +140,7 @@ async def test_compaction_looks_only_at_what_is_this_nodes() -> None:
         measured.append(place[1])
 
     cleaner._measure = measure  # type: ignore[method-assign]
-    await cleaner.look([("t", n) for n in range(200)], 0)
+    await cleaner.clean([("t", n) for n in range(200)], 0)
     assert min(measured) == 150
     assert {log.partition for log in world.logs} - made <= set(range(150, 200))
     await cleaner.close()

@@ -293,7 +293,7 @@ async def test_compaction_looks_at_topics_while_others_come(tmp_path: Path, monk
             seen.append(place)
             await node.catalog.create_topic(f"after-{place[0]}", 1)
 
-    monkeypatch.setattr(node.floors.log.cleaner, "look", look)
+    monkeypatch.setattr(node.floors.log.cleaner, "clean", look)
     await compact(node.floors, 0)
     assert seen == [("first", 0), ("second", 0)]
     await node.stop()

@@ -81,7 +81,7 @@ async def test_a_slow_thread_is_told_once_and_so_is_its_going_on(capsys: pytest.
     seconds = [0.0]
     slow = SlowThreads(10.0, {"the disk": lambda: seconds[0]})
     for seconds[0] in (9.0, 10.0, 20.0, 0.0, 0.0):
-        await slow.look(0)
+        await slow.check(0)
     out, _ = capsys.readouterr()
     assert out.count("the disk does not get on") == out.count("the disk gets on again") == 1
 

@@ -43,7 +43,7 @@ async def test_groups_that_are_stored_without_end_hold_up_nobody() -> None:
     journal.put("first", lambda _: b"", again)
     await asyncio.sleep(0)
     journal.put("mine", lambda _: b"", lambda _, error: None)
-    settled = asyncio.ensure_future(journal.settled())
+    settled = asyncio.ensure_future(journal.await_writes())
     for _ in range(6):
         assert not settled.done() or "mine" in store.saved
         store.turns.release()
@@ -57,7 +57,7 @@ async def test_groups_that_are_stored_without_end_hold_up_nobody() -> None:
 
 async def test_nothing_under_way_is_settled_at_once() -> None:
     journal = GroupJournal(Store(), lambda: 0, lambda: 0)
-    await asyncio.wait_for(journal.settled(), 5)
+    await asyncio.wait_for(journal.await_writes(), 5)
 
 
 async def test_a_coordinator_that_is_none_any_more_is_told_so() -> None:

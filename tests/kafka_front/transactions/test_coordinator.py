@@ -599,7 +599,9 @@ def test_leaving_out_a_safeguard_is_noticed(fault: str, monkeypatch: pytest.Monk
         write = Disk.write
         monkeypatch.setattr(Disk, "write", lambda self, save: write(self, Save(save.row, (), save.groups, save.anew)))
     else:
-        monkeypatch.setattr(Coordinator, "_of", lambda self, name, producer, epoch: self.transactions.get(name, 49))
+        monkeypatch.setattr(
+            Coordinator, "_require", lambda self, name, producer, epoch: self.transactions.get(name, 49)
+        )
     found = 0
     for seed in range(30):
         world = World(seed, bumps=bool(seed % 2))

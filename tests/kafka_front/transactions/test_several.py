@@ -70,7 +70,7 @@ class Former(NamedTuple):
     producer: tuple[int, int]
 
     def row(self) -> Row:
-        found = tables.one(self.world.connection, "x")
+        found = tables.read_row(self.world.connection, "x")
         assert found is not None
         return found
 

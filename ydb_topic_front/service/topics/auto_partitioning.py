@@ -72,7 +72,7 @@ class AutoPartitioning:
         assert self._began_ms is not None
         loads: Loads = {}
         async for one in in_turns(topic.active):
-            log = self._service.logs.known(topic.name, one.index)
+            log = self._service.logs.find_used(topic.name, one.index)
             if log is None or not log.is_open:
                 # No client has used the partition since the node started.
                 loads[one.index] = 0, self._began_ms <= now_ms - window_ms

@@ -48,7 +48,7 @@ class Membership:
         self._runtime = service.runtime
         self._progress = service.progress
 
-    def _of(self, group_id: str) -> Coordinator | ClassicMembers:
+    def _coordinator(self, group_id: str) -> Coordinator | ClassicMembers:
         """Return the coordinator of a group's members that speak the classic protocol."""
         group = self._runtime.directory.consumer.get(group_id)
         return self._runtime.coordinator if group is None or not group.members else self._runtime.classic_members
@@ -82,7 +82,7 @@ class Membership:
             reply(JoinReply(request.member_id, codes.INCONSISTENT_GROUP_PROTOCOL))
             return DEFERRED
         has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
-        decides = self._of(request.group_id)
+        decides = self._coordinator(request.group_id)
         if decides is self._runtime.coordinator:
             self._runtime.consumers.make_way(request.group_id)
         decides.join(
@@ -123,7 +123,7 @@ class Membership:
                 )
             )
 
-        self._of(request.group_id).sync(
+        self._coordinator(request.group_id).sync(
             self._runtime.now_ms(),
             SyncRequest(
                 request.group_id,
@@ -142,7 +142,7 @@ class Membership:
     def heartbeat(self, ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse:
         """Answer Heartbeat. Raises KafkaError."""
         try:
-            self._of(request.group_id).heartbeat(
+            self._coordinator(request.group_id).heartbeat(
                 self._runtime.now_ms(),
                 request.group_id,
                 request.member_id,
@@ -177,7 +177,7 @@ class Membership:
                 )
             )
 
-        self._of(request.group_id).leave(self._runtime.now_ms(), request.group_id, leavers, reply)
+        self._coordinator(request.group_id).leave(self._runtime.now_ms(), request.group_id, leavers, reply)
         self._runtime.touched()
         return DEFERRED
 

@@ -101,7 +101,7 @@ class ClassicMembers:
             errors = [self._leave(group, leaver) for leaver in leavers]
             gone = [one for one in errors if isinstance(one, ConsumerMember)]
             answers = [codes.NONE if isinstance(one, ConsumerMember) else one for one in errors]
-            self._consumers.remove_all(now_ms, group, gone, partial(_left, reply, answers))
+            self._consumers.remove_all(now_ms, group, gone, partial(_answer_leave, reply, answers))
         self._consumers.deliver()
 
     def _leave(self, group: ConsumerGroup, leaver: Leaver) -> ConsumerMember | int:
@@ -168,7 +168,7 @@ class ClassicMembers:
         self._consumers.answer_saved(group, reply, answer, lambda error: JoinReply(member.member_id, error))
 
 
-def _left(reply: LeaveCallback, answers: list[int], error: int) -> None:
+def _answer_leave(reply: LeaveCallback, answers: list[int], error: int) -> None:
     reply(error, [] if error else answers)
 
 

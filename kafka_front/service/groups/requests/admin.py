@@ -66,7 +66,7 @@ class GroupAdmin:
         elif request.key_type != _GROUP_KEY:
             error, message = codes.INVALID_REQUEST, f"there is no coordinator for keys of type {request.key_type}"
 
-        def found(key: str) -> tuple[int, str, int, int, str | None]:
+        def find_coordinator(key: str) -> tuple[int, str, int, int, str | None]:
             if error:
                 return -1, "", -1, error, message
             if not allowed(ctx, Operation.DESCRIBE, key):
@@ -79,9 +79,9 @@ class GroupAdmin:
         if ctx.version >= _BATCHED_FIND_SINCE:
             response = FindCoordinatorResponse()
             async for key in in_turns(request.coordinator_keys):
-                response.coordinators.append(_Coordinator(key, *found(key)))
+                response.coordinators.append(_Coordinator(key, *find_coordinator(key)))
             return response
-        node_id, host, port, error, message = found(request.key)
+        node_id, host, port, error, message = find_coordinator(request.key)
         return FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
 
     async def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
@@ -95,7 +95,7 @@ class GroupAdmin:
             operations = access.group_operations(ctx, group_id) if asked else NO_OPERATIONS
             group, other = self._service.find(group_id), self._service.read_elsewhere(group_id)
             if other is not None:
-                response.groups.append(_shown(other, operations))
+                response.groups.append(_describe_foreign(other, operations))
             else:
                 response.groups.append(self._described(ctx.version, group_id, group, operations))
         return response
@@ -169,7 +169,7 @@ class GroupAdmin:
         return DeleteGroupsResponse(results=results)
 
 
-def _shown(other: GroupView, operations: int) -> _Described:
+def _describe_foreign(other: GroupView, operations: int) -> _Described:
     """Return the description, as Kafka's tools know it, of a group that is read through another protocol."""
     return _Described(
         group_id=other.summary.group_id,

@@ -82,7 +82,7 @@ class Asked:
         self._answers: list[_Answered] = []
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Return whether any of the partitions exists and the client may read it."""
         return bool(self._answers)
 
@@ -151,7 +151,7 @@ class Offsets:
             name = self._name(ctx, topic.name, topic.topic_id)
             partitions = await asked.take(ctx, name, topic.partitions, _CommitPartition)
             response.topics.append(_CommitTopic(topic.topic_id, partitions, topic.name))
-        if request.topics and not asked.known:
+        if request.topics and not asked.is_known:
             return response  # no position is valid: a broker does not check the group then
         try:
             self._check_member(ctx.version, request)
@@ -233,7 +233,7 @@ class Offsets:
                 except KafkaError as error:
                     answer.error_code = error.code
                     continue
-                asked, ids = await self._asked(ctx, group, answer)
+                asked, ids = await self._resolve_topics(ctx, group, answer)
                 async for name, rows in self._positions(
                     ctx, group.group_id, asked, request.require_stable, _GroupPartition
                 ):
@@ -256,7 +256,7 @@ class Offsets:
         if group is not None and ctx.version >= _UNKNOWN_GROUP_SINCE:
             self._service.consumers.check_fetch(group, asked.member_id, asked.member_epoch)
 
-    async def _asked(
+    async def _resolve_topics(
         self, ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, answer: _FetchedGroup
     ) -> tuple[list[tuple[str, list[int]]] | None, dict[str, bytes]]:
         """Return the partitions asked for by topic name (None: all), and their topics' ids. Topics of unknown ids are

@@ -363,7 +363,7 @@ class _Reading:
             if self._committed:
                 shown = without_aborted(batches, log.aborted(offset, batches[-1].end_offset))
             wanted = [batch for batch, one in zip(batches, shown, strict=True) if batch is one]
-            told = await self._told(log, wanted)
+            told = await self._translate(log, wanted)
             read = [
                 (batch.base_offset, batch.end_offset - 1, batch is one)
                 for batch, one in zip(batches, shown, strict=True)
@@ -388,7 +388,7 @@ class _Reading:
         finally:
             account.give(Kind.READS, granted)
 
-    async def _told(self, log: PartitionLog, batches: list[StoredBatch]) -> list[Buffer]:
+    async def _translate(self, log: PartitionLog, batches: list[StoredBatch]) -> list[Buffer]:
         """Return the leading batches in Kafka's format, as many as need no further translation. Raises LogError if not
         even the first can be translated."""
         if not batches:

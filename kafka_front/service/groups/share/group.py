@@ -143,7 +143,7 @@ def heartbeat(
     return member
 
 
-def look(group: ShareGroup, version: int, find: TopicFinder) -> None:
+def follow_topics(group: ShareGroup, version: int, find: TopicFinder) -> None:
     """Take over topics that were created, deleted or extended; ``version`` rises with every such change."""
     if group.seen == version:
         return

@@ -115,7 +115,7 @@ class ShareService:
         self._configs = configs
         self._live: dict[Key, LivePartition] = {}
         self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
-        self.sessions = ShareSessions(settings.group.share_sessions, settings.fetch_session_partitions, self._left)
+        self.sessions = ShareSessions(settings.group.share_sessions, settings.fetch_session_partitions, self._release)
         groups.remove_share = self.delete
         groups.owned.loads.append(self._load_groups)
         node.owners.on_lost.append(self._lost)
@@ -206,7 +206,7 @@ class ShareService:
         )
         if member is None:
             return ShareReply(request.member_id, rules.LEAVING)
-        rules.look(group, self.topics.version, self.topics.find)
+        rules.follow_topics(group, self.topics.version, self.topics.find)
         told = member.epoch
         changed = rules.assign(group, member)
         return ShareReply(
@@ -335,7 +335,7 @@ class ShareService:
         """Return the share partitions of a group that this node serves."""
         return [live for key, live in self._live.items() if key[0] == group_id]
 
-    def _left(self, session: ShareSession, place: Place) -> None:
+    def _release(self, session: ShareSession, place: Place) -> None:
         """Release a member's records in a partition that it no longer reads. Drop the share partition from memory when
         no member reads it."""
         live = self._live.get((session.group_id, *place))

@@ -161,7 +161,7 @@ async def test_transactional_ids_are_named_to_those_who_may_know_of_them(
         def view(self, transactional_id: str) -> TransactionView | None:
             return views.get(transactional_id)
 
-        async def others(self) -> list[TransactionView]:
+        async def read_others(self) -> list[TransactionView]:
             return []
 
         async def find(self, transactional_id: str) -> TransactionView | None:
