@@ -33,7 +33,7 @@ from sbp_back.range_server.adoption import AdoptionRefused
 
 _log = structlog.get_logger("anabranch.cluster")
 
-_GIVEN_AT_ONCE = 64
+_SLOTS_PER_TRANSACTION = 64
 """Most slots handed over in one transaction."""
 _CLOSED_AT_ONCE = 32
 """Most open logs in the slots of one handover: these partitions have no owner until the last of them is closed."""
@@ -594,7 +594,7 @@ class Cluster:
         """Return the slots to be handed over next, at least one."""
         first: list[int] = []
         logs = 0
-        for slot in slots[:_GIVEN_AT_ONCE]:
+        for slot in slots[:_SLOTS_PER_TRANSACTION]:
             logs += self.open_logs(slot)
             if first and logs > _CLOSED_AT_ONCE:
                 break

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pravega_front.service.segments import Segments
 
 _LOOK, _TRUNCATE = "pravega look at segments", "pravega truncate a segment"
-_AT_ONCE = 500
+_SEGMENTS_PER_MESSAGE = 500
 """Most segments in one message."""
 _ANSWER_S = 30.0
 """Timeout of an answer: the owner may have to open segments, and count the bytes of other protocols' records."""
@@ -84,8 +84,8 @@ class SegmentsAnywhere:
             here, elsewhere = share_out(self._owners, [name for name in left if self._slot(name) >= 0], self._slot)
             found.update(zip([*gone, *here], await self._own([*gone, *here], timestamp), strict=True))
             for owner, some in elsewhere:
-                for first in range(0, len(some), _AT_ONCE):
-                    part = some[first : first + _AT_ONCE]
+                for first in range(0, len(some), _SEGMENTS_PER_MESSAGE):
+                    part = some[first : first + _SEGMENTS_PER_MESSAGE]
                     answer = await self._peers.ask(owner, _LOOK, _Look(part, timestamp), _Found, _ANSWER_S)
                     found.update(zip(part, answer.found, strict=True))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ENDS_AT_ONCE = 2500
+_ENDS_PER_REQUEST = 2500
 """Ends in one request: 20 bytes each, and its header has at most 64 KiB."""
 
 Ends = Sequence[tuple[int, int, int]]
@@ -105,9 +105,9 @@ class Adoptions:
         await self._write_down(server_id, ends, pd)
 
     async def _write_down(self, server_id: int, ends: Ends, pd: Carrier) -> None:
-        for first in range(0, max(1, len(ends)), _ENDS_AT_ONCE):
-            some = ends[first : first + _ENDS_AT_ONCE]
-            is_last = first + _ENDS_AT_ONCE >= len(ends)
+        for first in range(0, max(1, len(ends)), _ENDS_PER_REQUEST):
+            some = ends[first : first + _ENDS_PER_REQUEST]
+            is_last = first + _ENDS_PER_REQUEST >= len(ends)
             answer = await pd.call(m.AdoptServerRequest(server_id, self._server_id, some, is_last))
             if answer.status.ok:
                 continue

@@ -53,7 +53,7 @@ LOOK_S = 1.0
 _KEPT = 10_000
 """Versions whose rows are kept: a node that missed more reads everything."""
 _TRIES = 20
-_AT_ONCE = 200
+_NAMES_PER_QUERY = 200
 """Names in one query."""
 
 _log = structlog.get_logger("anabranch.catalog")
@@ -268,7 +268,7 @@ def rows_named(connection: Connection, query: str, key: str, names: Collection[s
         return connection.execute(query).fetchall()
     found: list[tuple[Any, ...]] = []
     wanted = sorted(names)
-    for first in range(0, len(wanted), _AT_ONCE):
-        part = wanted[first : first + _AT_ONCE]
+    for first in range(0, len(wanted), _NAMES_PER_QUERY):
+        part = wanted[first : first + _NAMES_PER_QUERY]
         found += connection.execute(f"{query} WHERE {key} IN ({', '.join('?' * len(part))})", part)
     return found

@@ -11,7 +11,7 @@ from bridges.catalog.topics import former
 from bridges.catalog.topics.lineage import KeyRange, PartitionInfo, related
 from bridges.catalog.topics.topic import Beside, Import, Topic, TopicKind
 
-_AT_ONCE = 200
+_NAMES_PER_QUERY = 200
 """Topics in one query."""
 
 
@@ -20,7 +20,7 @@ def read_topics(connection: Connection, names: Collection[str] | None = None) ->
     if names is None:
         return _read_topics(connection, ())
     wanted = sorted(names)
-    parts = (wanted[first : first + _AT_ONCE] for first in range(0, len(wanted), _AT_ONCE))
+    parts = (wanted[first : first + _NAMES_PER_QUERY] for first in range(0, len(wanted), _NAMES_PER_QUERY))
     return [topic for part in parts for topic in _read_topics(connection, part)]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 _KIND = "topic sizes"
-_AT_ONCE = 2_000
+_NAMES_PER_MESSAGE = 2_000
 """Most names in a request to another node: half a megabyte."""
 
 
@@ -73,8 +73,8 @@ class TopicSizes:
 
     async def _ask(self, member: Member, names: Sequence[str], found: Sizes) -> None:
         try:
-            for start in range(0, len(names), _AT_ONCE):
-                some = list(names[start : start + _AT_ONCE])
+            for start in range(0, len(names), _NAMES_PER_MESSAGE):
+                some = list(names[start : start + _NAMES_PER_MESSAGE])
                 told = await self._peers.ask(member, _KIND, _Asked(some), _Told, _ASKED_S)
                 for name, size in zip(some, told.sizes, strict=True):
                     before = found.of.get(name, Size())

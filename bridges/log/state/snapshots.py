@@ -16,7 +16,7 @@ from bridges.errors import LogError
 from bridges.log.state.stream_rows import StreamRows
 
 _CRC_BYTES = 4
-_AT_ONCE = 500
+_IDS_PER_QUERY = 500
 """Streams in one statement."""
 
 _Snapshot = tuple[int, bytes]
@@ -89,8 +89,8 @@ class Snapshots(StreamRows):
 def _select(stream_ids: Sequence[int], connection: Connection) -> dict[int, _Snapshot]:
     """Return the intact snapshots of these streams."""
     found: dict[int, _Snapshot] = {}
-    for first in range(0, len(stream_ids), _AT_ONCE):
-        part = stream_ids[first : first + _AT_ONCE]
+    for first in range(0, len(stream_ids), _IDS_PER_QUERY):
+        part = stream_ids[first : first + _IDS_PER_QUERY]
         marks = ", ".join("?" * len(part))
         query = f"SELECT stream_id, log_offset, state FROM partition_snapshots WHERE stream_id IN ({marks})"
         for stream_id, offset, blob in connection.execute(query, part):

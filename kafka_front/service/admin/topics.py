@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kafka_front.service.core import KafkaService
 
 _USE_DEFAULT = -1
-_PARTITIONS_AT_ONCE = 10_000
+_PARTITIONS_PER_REQUEST = 10_000
 """Most partitions of all topics that one request creates, as at a broker; or the most of one topic, if that is more."""
 _HIGH_WATERMARK = -1
 _NO_ID = bytes(16)
@@ -50,7 +50,7 @@ class Topics:
         self._logs = service.logs
         self._access = service.access
         self._mutations = service.node.quotas.mutation
-        self._at_once = max(_PARTITIONS_AT_ONCE, service.catalog.options.max_partitions_per_topic)
+        self._at_once = max(_PARTITIONS_PER_REQUEST, service.catalog.options.max_partitions_per_topic)
 
     def _charge(self, ctx: Context, partitions: int) -> None:
         """Charge the client's quota for created or deleted partitions (KIP-599). One request may exceed the quota of a

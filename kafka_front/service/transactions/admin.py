@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import re2
 
 from anabranch_kit.run.awaited import awaited
-from anabranch_kit.run.turns import in_turns
+from anabranch_kit.run.turns import gathered, in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError, PartitionSealed
 from kafka_front.dispatch import Registry
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _Described = DescribeTransactionsResponse.TransactionState
 _STATES = {state.kafka_name: state for state in TxnState}
-_MARKERS_AT_ONCE = 1000
 
 
 class TransactionAdmin:
@@ -138,13 +137,10 @@ class TransactionAdmin:
             async for topic in in_turns(marker.topics):
                 told = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(topic.name)
                 answer.topics.append(told)
-                for start in range(0, len(topic.partition_indexes), _MARKERS_AT_ONCE):
-                    some = topic.partition_indexes[start : start + _MARKERS_AT_ONCE]
-                    codes = await asyncio.gather(*(self._marked(marker, topic.name, index) for index in some))
-                    for index, code in zip(some, codes, strict=True):
-                        told.partitions.append(
-                            WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(index, int(code))
-                        )
+                indexes = topic.partition_indexes
+                codes = await gathered(self._marked(marker, topic.name, index) for index in indexes)
+                async for index, code in in_turns(zip(indexes, codes, strict=True)):
+                    told.partitions.append(WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(index, int(code)))
         return response
 
     async def _marked(self, marker: WriteTxnMarkersRequest.WritableTxnMarker, topic: str, index: int) -> ErrorCode:

@@ -147,7 +147,7 @@ class Parts:
             await to.ready()
             epoch = to.epoch
             await require()
-            if not part.outdated and _is_same(to, epoch):
+            if not part.outdated and to.is_open and to.epoch == epoch:  # no other node has owned it since
                 return epoch
         raise LogUnavailable("the partition's transaction was being ended")
 
@@ -181,8 +181,3 @@ class Parts:
             del producer.parts[epoch]
         if not producer.parts and self._producers.get(key) is producer:
             del self._producers[key]
-
-
-def _is_same(to: PartitionLog, epoch: int) -> bool:
-    """Return whether a log is open in this epoch still: no other node has owned the partition since."""
-    return to.is_open and to.epoch == epoch

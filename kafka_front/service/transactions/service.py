@@ -45,7 +45,7 @@ _log = structlog.get_logger("anabranch.kafka.transactions")
 
 _PATIENCE_S = 2.0
 """How long a request waits for an end in progress, before its client has to retry."""
-_SETTLED_AT_ONCE = 1000
+_ROWS_PER_TRANSACTION = 1000
 _SHOWN = 10_000
 """Most resting ids shown to people, the last used ones."""
 _COUNTED_MS = 60_000
@@ -174,14 +174,14 @@ class Transactions:
     async def settle(self, now_ms: int) -> None:
         """Store which decisions were carried out, and forget ids that have expired (a chore)."""
         while self._settled:
-            names = list(self._settled)[:_SETTLED_AT_ONCE]
+            names = list(self._settled)[:_ROWS_PER_TRANSACTION]
             rows = [self._settled.pop(name) for name in names]
 
             await self._keep(tables.settle, rows)
             for row in rows:
                 self.coordinator.stored(row)
         expired = self.coordinator.expired(now_ms - self._settings.transactional_id_expiration_ms)
-        gone = [row for row in expired[:_SETTLED_AT_ONCE] if self.coordinator.forget(row)]
+        gone = [row for row in expired[:_ROWS_PER_TRANSACTION] if self.coordinator.forget(row)]
         if gone:
             await self._keep(tables.forget, gone)
         await self._look_at_resting(now_ms - self._settings.transactional_id_expiration_ms)
@@ -195,8 +195,8 @@ class Transactions:
             self._tell_of_many()
         if not self.coordinator.rest:
             return
-        rows = await self._node.db.run(partial(tables.after, name=self._looked_at, most=_SETTLED_AT_ONCE))
-        self._looked_at = rows[-1].transactional_id if len(rows) == _SETTLED_AT_ONCE else ""
+        rows = await self._node.db.run(partial(tables.after, name=self._looked_at, most=_ROWS_PER_TRANSACTION))
+        self._looked_at = rows[-1].transactional_id if len(rows) == _ROWS_PER_TRANSACTION else ""
         known = self.coordinator.transactions
         gone = [
             row
@@ -212,7 +212,7 @@ class Transactions:
         count, name = 0, ""
         known = self.coordinator.transactions
         while True:
-            rows = await self._node.db.run(partial(tables.after, name=name, most=_SETTLED_AT_ONCE))
+            rows = await self._node.db.run(partial(tables.after, name=name, most=_ROWS_PER_TRANSACTION))
             gone = [
                 row
                 for row in rows
@@ -223,7 +223,7 @@ class Transactions:
             ]
             await self._node.db.run(partial(tables.forget_unused, rows=gone))
             count += len(gone)
-            if len(rows) < _SETTLED_AT_ONCE:
+            if len(rows) < _ROWS_PER_TRANSACTION:
                 return count
             name = rows[-1].transactional_id
 
@@ -243,17 +243,13 @@ class Transactions:
 
     # --- ids that rest in the database ------------------------------------------------------------------------------
 
-    def _rests(self, name: str) -> bool:
-        """Return whether an id may be in the database and not in memory; its requests then wait until it is read."""
-        return name in self._reading or (self.coordinator.rest and name not in self.coordinator.transactions)
-
     async def know(self, name: str) -> None:
         """Read an id into memory if it may rest in the database. Raises KafkaError: an unreadable id is not a missing
         one."""
-        if not self._rests(name):
-            return
         reading = self._reading.get(name)
         if reading is None:
+            if not self.coordinator.rest or name in self.coordinator.transactions:
+                return
             reading = self._reading[name] = self._tasks.spawn(self._read(name))
             reading.add_done_callback(lambda _: self._reading.pop(name, None))
         await asyncio.wait([reading])
@@ -281,11 +277,11 @@ class Transactions:
             yield one
         name = ""
         while self.coordinator.rest:
-            rows = await self._node.db.run(partial(tables.after, name=name, most=_SETTLED_AT_ONCE))
+            rows = await self._node.db.run(partial(tables.after, name=name, most=_ROWS_PER_TRANSACTION))
             for row in rows:
                 if row.transactional_id not in known and self.owned.owns(row.transactional_id):
                     yield Transaction(row=row)
-            if len(rows) < _SETTLED_AT_ONCE:
+            if len(rows) < _ROWS_PER_TRANSACTION:
                 return
             name = rows[-1].transactional_id
 

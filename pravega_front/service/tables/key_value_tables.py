@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_PARTITIONS = 1000
 """Most partitions of one table: clients keep a connection to each."""
-_AT_ONCE = 1000
+_TABLES_PER_TRANSACTION = 1000
 """Most tables deleted in one transaction."""
 
 
@@ -149,8 +149,8 @@ class KeyValueTables:
 
         names = [name for (name,) in rows]
         try:
-            for at in range(0, len(names), _AT_ONCE):  # other work needs the database in between
-                await self._db.run(partial(drop, names=names[at : at + _AT_ONCE]))
+            for at in range(0, len(names), _TABLES_PER_TRANSACTION):  # other work needs the database in between
+                await self._db.run(partial(drop, names=names[at : at + _TABLES_PER_TRANSACTION]))
         finally:
             self._dropped.wake()
 

@@ -14,9 +14,9 @@ from msgspec import Struct, convert
 
 from spark_pipeline.core.client.node_client import NodeClient, NodeError
 
-_NAMES_AT_ONCE = 500
-_PARTITIONS_AT_ONCE = 1_000
-_SEARCHES_AT_ONCE = 100
+_NAMES_PER_REQUEST = 500
+_PARTITIONS_PER_REQUEST = 1_000
+_SEARCHES_PER_REQUEST = 100
 
 Place = tuple[str, int]
 """Topic and partition number."""
@@ -147,7 +147,7 @@ class NodeTopics:
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Return topics by name. Raises NodeError for a topic that does not exist or may not be seen."""
         found: dict[str, TopicFacts] = {}
-        for some in _pieces(names, _NAMES_AT_ONCE):
+        for some in _pieces(names, _NAMES_PER_REQUEST):
             found.update(self._topics(some))
         return found
 
@@ -173,7 +173,7 @@ class NodeTopics:
     def positions(self, places: Iterable[Place]) -> dict[Place, PartitionPositions]:
         """Return positions by partition; up to a thousand partitions are read at the same moment."""
         found: dict[Place, PartitionPositions] = {}
-        for some in _pieces(places, _PARTITIONS_AT_ONCE):
+        for some in _pieces(places, _PARTITIONS_PER_REQUEST):
             page = self.client.post("/v1/positions", {"partitions": some})
             found.update(zip(some, map(_positions, page["partitions"]), strict=True))
         return found
@@ -190,7 +190,7 @@ class NodeTopics:
         Raises NodeError for a topic that does not exist or may not be seen.
         """
         found: dict[Place, PartitionPositions] = {}
-        for some in _pieces(names, _NAMES_AT_ONCE):
+        for some in _pieces(names, _NAMES_PER_REQUEST):
             for page in self._pages("/v1/positions", some):
                 found.update(((one["topic"], one["partition"]), _positions(one)) for one in page["partitions"])
         return found
@@ -198,7 +198,7 @@ class NodeTopics:
     def find_timestamp(self, at_ms: Mapping[Place, int]) -> dict[Place, int | None]:
         """Return per partition the lowest offset whose record is not older than a time in ms; None without one."""
         found: dict[Place, int | None] = {}
-        for some in _pieces(at_ms.items(), _SEARCHES_AT_ONCE):
+        for some in _pieces(at_ms.items(), _SEARCHES_PER_REQUEST):
             page = self.client.post("/v1/timestamps", {"partitions": [[*place, ms] for place, ms in some]})
             for (place, _), one in zip(some, page["partitions"], strict=True):
                 _raise_told(one)

@@ -67,7 +67,7 @@ def _changes(there: Any, here: Any) -> dict[str, Any]:
     return changes
 
 
-_AT_ONCE = 5_000
+_POSITIONS_PER_REQUEST = 5_000
 _BUSY = frozenset({"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
 
 
@@ -85,8 +85,8 @@ def sync_groups(plan: Plan, source: MigrationSource, target: Importer) -> dict[s
         if not wanted:
             continue
         done: dict[str, Any] = {"set": 0, "kept": [], "ahead": [], "members": states.get(group, "") in _BUSY}
-        for start in range(0, len(wanted), _AT_ONCE):
-            answer = target.positions(group, wanted[start : start + _AT_ONCE])
+        for start in range(0, len(wanted), _POSITIONS_PER_REQUEST):
+            answer = target.positions(group, wanted[start : start + _POSITIONS_PER_REQUEST])
             done["set"] += answer.set
             done["kept"] += [list(one) for one in answer.kept]
             done["ahead"] += [list(one) for one in answer.ahead]

@@ -444,7 +444,7 @@ class Looks(Admission):
         super().__init__(rules_of(UNBOUNDED), self.works, self.barrier)
         monkeypatch.setattr(admission, "check", self._look)
 
-    def _check(self, batch: Batch, *_: Any) -> Sliced[None] | None:
+    def _look(self, batch: Batch, *_: Any) -> Sliced[None] | None:
         return self._steps(bytes(batch.payload)) if bytes(batch.payload).endswith(b"?") else None
 
     def _steps(self, payload: bytes) -> Sliced[None]:

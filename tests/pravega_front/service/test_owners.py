@@ -308,7 +308,7 @@ WITHOUT_ASKING = {
     "what is missing": ("if one.missing:", "if False:"),
     "what is missing there": ("        if done.missing:", "        if False:"),
     "where it starts": ("        if done.start is not None:", "        if False:"),
-    "parts are bounded": ("some[first : first + _AT_ONCE]", "some[first:]"),
+    "parts are bounded": ("some[first : first + _SEGMENTS_PER_MESSAGE]", "some[first:]"),
     "of what is gone nobody": ("if self._slot(name) < 0:", "if False:", "truncate"),
     "of what is gone nobody is asked": ("self._slot(name) >= 0", "True"),
     "nothing is given back": ("            if position > await segment.start():", "            if True:"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.read.partitions import ReadPartitions
     from ydb_topic_front.service.read.readers import Readers
 
-RANGES_AT_ONCE = 500
+RANGES_PER_TRANSACTION = 500
 """Most partitions whose positions are stored together."""
 _MOST_RANGES = 100_000
 """Most ranges of one session that wait for a hole before them to be filled."""
@@ -135,8 +135,8 @@ class ReadCommits:
     # --- storing them -----------------------------------------------------------------------------------------------
 
     async def store_all(self) -> None:
-        """Store moved positions, up to :data:`RANGES_AT_ONCE` together, and tell the client. Runs until the session
-        ends."""
+        """Store moved positions, up to :data:`RANGES_PER_TRANSACTION` together, and tell the client. Runs until the
+        session ends."""
         partitions = self._partitions
         while True:
             await self._storage.await_work()
@@ -144,7 +144,7 @@ class ReadCommits:
                 return
             if not self._moved:
                 continue
-            self._storing = frozenset(islice(self._moved, RANGES_AT_ONCE))
+            self._storing = frozenset(islice(self._moved, RANGES_PER_TRANSACTION))
             for reading in self._storing:
                 del self._moved[reading]
             if self._moved:

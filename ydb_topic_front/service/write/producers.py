@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _REFRESHED_MS = 3_600_000
 """Age after which a row in use is written again, so that it does not expire."""
 _USE = upsert("front_ydb_producers", "topic producer", "partition used_ms")
-_ERASED_AT_ONCE = 1_000
+_ROWS_PER_TRANSACTION = 1_000
 """Rows deleted in one transaction, which blocks others."""
 
 
@@ -101,11 +101,11 @@ class Producers:
             oldest = "SELECT topic, producer FROM front_ydb_producers INDEXED BY front_ydb_producers_used"
             chosen = f"{oldest} WHERE used_ms < ? ORDER BY used_ms LIMIT ?"
             delete = f"DELETE FROM front_ydb_producers WHERE (topic, producer) IN ({chosen})"
-            idle = connection.execute(delete, (now_ms - self._idle_ms, _ERASED_AT_ONCE)).rowcount
+            idle = connection.execute(delete, (now_ms - self._idle_ms, _ROWS_PER_TRANSACTION)).rowcount
             if idle:
                 return idle
             (count,) = connection.execute("SELECT count(*) FROM front_ydb_producers").fetchone()
-            return connection.execute(delete, (now_ms, max(0, min(count - self._most, _ERASED_AT_ONCE)))).rowcount
+            return connection.execute(delete, (now_ms, max(0, min(count - self._most, _ROWS_PER_TRANSACTION)))).rowcount
 
         while await self._db.run(remove):
             pass

@@ -209,7 +209,8 @@ class ConsumerCoordinator:
             return
         group = self._group(now_ms, request)
         is_member = request.member_id in group.members
-        if not is_member and len(group.members) >= self._settings.max_size and not _returns(group, request):
+        returns = request.instance_id is not None and request.instance_id in group.static_members
+        if not (is_member or returns) and len(group.members) >= self._settings.max_size:
             most = self._settings.max_size
             raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, f"the group has {most} members, which is all it may")
         member = self._member(now_ms, group, request)
@@ -757,8 +758,3 @@ def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
             codes.FENCED_MEMBER_EPOCH,
             f"the member is in epoch {member.epoch}, not {request.epoch}: it must join again",
         )
-
-
-def _returns(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
-    """Return whether a static member takes its own place again."""
-    return request.instance_id is not None and request.instance_id in group.static_members

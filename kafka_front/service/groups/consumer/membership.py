@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -120,7 +119,7 @@ class ConsumerMembership:
 
 
 def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest, viewer: Principal | None) -> HeartbeatRequest:
-    topics = request.subscribed_topic_names
+    topics, owned = request.subscribed_topic_names, request.topic_partitions
     member_id = request.member_id
     if not member_id and request.member_epoch == 0 and ctx.version < _OWN_MEMBER_ID_SINCE:
         member_id = str(uuid.uuid4())
@@ -135,14 +134,10 @@ def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest, viewer: Princ
         request.subscribed_topic_regex,
         viewer,
         request.server_assignor,
-        _owned(request.topic_partitions),
+        None if owned is None else {bytes(one.topic_id): frozenset(one.partitions) for one in owned},
         ctx.client_id or "",
         f"/{ctx.connection.peer[0]}",
     )
-
-
-def _owned(named: Sequence[ConsumerGroupHeartbeatRequest.TopicPartitions] | None) -> Partitions | None:
-    return None if named is None else {bytes(one.topic_id): frozenset(one.partitions) for one in named}
 
 
 def _response(answer: HeartbeatReply) -> ConsumerGroupHeartbeatResponse:

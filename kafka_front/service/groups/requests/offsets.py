@@ -40,7 +40,7 @@ _BATCHED_FETCH_SINCE = 8
 _IDS_SINCE = 10
 _NO_ID = bytes(16)
 _LATEST_MS = 2**63 - 1
-_SORTED_AT_ONCE = 5_000
+_SORTED_ON_THE_LOOP = 5_000
 
 _CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _CommitPartition = OffsetCommitResponse.OffsetCommitResponsePartition
@@ -290,7 +290,7 @@ class Offsets:
         everything = asked is None
         if asked is None:
             places = list(self._progress.of_group(group_id))
-            if len(places) > _SORTED_AT_ONCE:
+            if len(places) > _SORTED_ON_THE_LOOP:
                 await asyncio.to_thread(places.sort)
             else:
                 places.sort()

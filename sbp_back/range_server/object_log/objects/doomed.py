@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from sbp_back.range_server.object_log.objects.bucket import Bucket
 
-_DELETED_AT_ONCE = 500
+_KEYS_PER_REQUEST = 500
 
 
 class _Some(Struct):
@@ -54,7 +54,7 @@ def delete(ripe: Iterable[_Some]) -> int:
     count = 0
     for one in ripe:
         while one.keys:
-            some = one.keys[-_DELETED_AT_ONCE:]
+            some = one.keys[-_KEYS_PER_REQUEST:]
             one.bucket.delete(some)
             del one.keys[-len(some) :]
             count += len(some)
