@@ -139,6 +139,20 @@ def _describe_log_dirs(request: m.DescribeLogDirsRequest, version: int, code: in
     return m.DescribeLogDirsResponse(results=[m.DescribeLogDirsResponse.DescribeLogDirsResult(error_code=code)])
 
 
+def _alter_log_dirs(request: m.AlterReplicaLogDirsRequest, version: int, code: int, message: str | None) -> Message:
+    topic, partition = (
+        m.AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult,
+        m.AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult,
+    )
+    return m.AlterReplicaLogDirsResponse(
+        results=[
+            topic(one.name, [partition(index, code) for index in one.partitions])
+            for wanted in request.dirs
+            for one in wanted.topics
+        ]
+    )
+
+
 def _alter_scram(request: m.AlterUserScramCredentialsRequest, version: int, code: int, message: str | None) -> Message:
     result = m.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     users = dict.fromkeys([d.name for d in request.deletions] + [u.name for u in request.upsertions])
@@ -155,7 +169,15 @@ _BUILDERS: dict[int, Callable[[Any, int, int, str | None], Message]] = {
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.DESCRIBE_LOG_DIRS: _describe_log_dirs,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_log_dirs,
 }
+
+
+def _share_state(key: ApiKey, topic: str) -> tuple[_Items, ...]:
+    response = getattr(m, APIS[key].name + "Response")
+    partitions = _Items("partitions", response.PartitionResult, "partitions", "partition")
+    return (_Items("results", getattr(response, topic), "topics", "topic_id", partitions),)
+
 
 _RESOURCE = "resource_type resource_name"
 _ITEMS: dict[int, tuple[_Items, ...]] = {
@@ -262,7 +284,7 @@ _ITEMS: dict[int, tuple[_Items, ...]] = {
             "topics",
             m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic,
             "topics",
-            "name",
+            "topic_id name",
             _Items(
                 "partitions",
                 m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition,
@@ -333,6 +355,19 @@ _ITEMS: dict[int, tuple[_Items, ...]] = {
     ),
     ApiKey.SHARE_GROUP_DESCRIBE: (
         _Items("groups", m.ShareGroupDescribeResponse.DescribedGroup, "group_ids", "group_id="),
+    ),
+    **{
+        key: _share_state(key, topic)
+        for key, topic in (
+            (ApiKey.INITIALIZE_SHARE_GROUP_STATE, "InitializeStateResult"),
+            (ApiKey.READ_SHARE_GROUP_STATE, "ReadStateResult"),
+            (ApiKey.WRITE_SHARE_GROUP_STATE, "WriteStateResult"),
+            (ApiKey.DELETE_SHARE_GROUP_STATE, "DeleteStateResult"),
+            (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, "ReadStateSummaryResult"),
+        )
+    },
+    ApiKey.STREAMS_GROUP_DESCRIBE: (
+        _Items("groups", m.StreamsGroupDescribeResponse.DescribedGroup, "group_ids", "group_id="),
     ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
         _Items(

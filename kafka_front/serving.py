@@ -13,7 +13,7 @@ from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service import api_versions, groups, metadata, sasl, unheard
-from kafka_front.service.admin import acls, cluster, configs, quotas, topics, users
+from kafka_front.service.admin import absent, acls, cluster, configs, quotas, topics, users
 from kafka_front.service.core import KafkaService
 from kafka_front.service.fetch import list_offsets
 from kafka_front.service.fetch import requests as fetch
@@ -43,6 +43,7 @@ SERVICES = (
     topics,
     configs,
     cluster,
+    absent,
     users,
     quotas,
     acls,
@@ -98,7 +99,8 @@ class KafkaServer:
         node.every(joined.settings.offsets_retention_check_ms, joined.expire, "offset expiry")
         settings = service.settings
         registry = Registry()
-        api_versions.register(registry, settings.transaction_version)
+        identity = api_versions.Identity(service.cluster_id, service.node_id)
+        api_versions.register(registry, settings.transaction_version, identity)
         for module in SERVICES:
             module.register(registry, service)
         groups.register(registry, joined, service.brokers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
@@ -18,8 +18,18 @@ if TYPE_CHECKING:
 FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 _ZERO_SINCE = 4
 """First version whose clients accept a feature that begins with level 0 (KAFKA-17011); older Java clients fail."""
+_ADDRESSED_SINCE = 5
+"""First version in which a client may tell the cluster and the node that it expects at the address (KIP-1242)."""
+_ANY_NODE = -1
 #: Legal names and versions of client software (docs/protocols/kafka.md, rule 6).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class Identity(NamedTuple):
+    """The broker that a client has connected to."""
+
+    cluster_id: str = ""
+    node_id: int = 0
 
 
 def finalized_features(transaction_version: int) -> dict[str, int]:
@@ -27,7 +37,11 @@ def finalized_features(transaction_version: int) -> dict[str, int]:
     return {**FEATURES, "transaction.version": transaction_version}
 
 
-def register(registry: Registry, transaction_version: int = FEATURES["transaction.version"]) -> None:
+def register(
+    registry: Registry,
+    transaction_version: int = FEATURES["transaction.version"],
+    identity: Identity = Identity(),  # noqa: B008 - immutable
+) -> None:
     """Serve ApiVersions for all APIs of the registry, registered before or after this call."""
     finalized = finalized_features(transaction_version)
 
@@ -53,6 +67,11 @@ def register(registry: Registry, transaction_version: int = FEATURES["transactio
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             ctx.connection.attributes["client_software"] = names
+        if ctx.version >= _ADDRESSED_SINCE and (request.cluster_id is not None or request.node_id != _ANY_NODE):
+            if request.cluster_id is None or request.node_id == _ANY_NODE:
+                return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+            if (request.cluster_id, request.node_id) != identity:
+                return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
         return answer(ErrorCode.NONE, ctx.version)
 
     registry.register(ApiKey.API_VERSIONS, handle)

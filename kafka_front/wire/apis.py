@@ -1,6 +1,6 @@
 """The APIs of Kafka that this front knows, and the versions it offers.
 
-Two ranges per API: the versions whose layout the codec can build (those of Apache Kafka 4.2), and the versions offered
+Two ranges per API: the versions whose layout the codec can build (those of Apache Kafka 4.4), and the versions offered
 to clients. The reasons for the latter: docs/protocols/kafka.md, rules A-G. The important ones:
 
 * A: the offered range must reach from the old non-flexible versions (kafkajs, aiokafka, kcat) to flexible ones.
@@ -54,9 +54,14 @@ class ApiKey(IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -71,6 +76,7 @@ class ApiKey(IntEnum):
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -81,9 +87,20 @@ class ApiKey(IntEnum):
     SHARE_GROUP_DESCRIBE = 77
     SHARE_FETCH = 78
     SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    INITIALIZE_SHARE_GROUP_STATE = 83
+    READ_SHARE_GROUP_STATE = 84
+    WRITE_SHARE_GROUP_STATE = 85
+    DELETE_SHARE_GROUP_STATE = 86
+    READ_SHARE_GROUP_STATE_SUMMARY = 87
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
+    UNREGISTER_CONTROLLER = 94
 
 
 class Api(Struct, frozen=True):
@@ -114,7 +131,7 @@ def _table(rows: Iterable[tuple[int, str, int, int, int, int]]) -> dict[int, Api
 
 APIS: dict[int, Api] = _table(
     [
-        # key, name, known layouts, answered versions: up to the highest of Apache Kafka 4.2.1, unless
+        # key, name, known layouts, answered versions: up to the highest of Apache Kafka 4.4.0, unless
         # docs/compatibility.md has a reason for less
         (0, "Produce", 0, 13, 3, 13),
         (1, "Fetch", 4, 18, 4, 18),
@@ -130,7 +147,7 @@ APIS: dict[int, Api] = _table(
         (15, "DescribeGroups", 0, 6, 0, 6),
         (16, "ListGroups", 0, 5, 0, 5),
         (17, "SaslHandshake", 0, 1, 0, 1),
-        (18, "ApiVersions", 0, 4, 0, 4),
+        (18, "ApiVersions", 0, 5, 0, 5),
         (19, "CreateTopics", 2, 7, 2, 7),
         (20, "DeleteTopics", 1, 6, 1, 6),
         (21, "DeleteRecords", 0, 2, 0, 2),
@@ -140,16 +157,21 @@ APIS: dict[int, Api] = _table(
         (25, "AddOffsetsToTxn", 0, 4, 0, 4),
         (26, "EndTxn", 0, 5, 0, 5),
         (27, "WriteTxnMarkers", 1, 2, 1, 2),
-        (28, "TxnOffsetCommit", 0, 5, 0, 5),
+        (28, "TxnOffsetCommit", 0, 6, 0, 6),
         (29, "DescribeAcls", 1, 3, 1, 3),
         (30, "CreateAcls", 1, 3, 1, 3),
         (31, "DeleteAcls", 1, 3, 1, 3),
         (32, "DescribeConfigs", 1, 4, 1, 4),
         (33, "AlterConfigs", 0, 2, 0, 2),
-        (35, "DescribeLogDirs", 1, 5, 1, 4),
+        (34, "AlterReplicaLogDirs", 1, 2, 1, 2),
+        (35, "DescribeLogDirs", 1, 5, 1, 5),
         (36, "SaslAuthenticate", 0, 2, 0, 2),
         (37, "CreatePartitions", 0, 3, 0, 3),
-        (42, "DeleteGroups", 0, 2, 0, 2),
+        (38, "CreateDelegationToken", 1, 3, 1, 3),
+        (39, "RenewDelegationToken", 1, 2, 1, 2),
+        (40, "ExpireDelegationToken", 1, 2, 1, 2),
+        (41, "DescribeDelegationToken", 1, 3, 1, 3),
+        (42, "DeleteGroups", 0, 3, 0, 3),
         (43, "ElectLeaders", 0, 2, 0, 2),
         (44, "IncrementalAlterConfigs", 0, 1, 0, 1),
         (45, "AlterPartitionReassignments", 0, 1, 0, 1),
@@ -163,6 +185,7 @@ APIS: dict[int, Api] = _table(
         (57, "UpdateFeatures", 0, 2, 0, 2),
         (60, "DescribeCluster", 0, 2, 0, 2),
         (61, "DescribeProducers", 0, 0, 0, 0),
+        (64, "UnregisterBroker", 0, 0, 0, 0),
         (65, "DescribeTransactions", 0, 0, 0, 0),
         (66, "ListTransactions", 0, 2, 0, 2),
         (68, "ConsumerGroupHeartbeat", 0, 1, 0, 1),
@@ -173,9 +196,20 @@ APIS: dict[int, Api] = _table(
         (77, "ShareGroupDescribe", 1, 1, 1, 1),
         (78, "ShareFetch", 1, 2, 1, 2),
         (79, "ShareAcknowledge", 1, 2, 1, 2),
+        (80, "AddRaftVoter", 0, 1, 0, 1),
+        (81, "RemoveRaftVoter", 0, 0, 0, 0),
+        (83, "InitializeShareGroupState", 0, 0, 0, 0),
+        (84, "ReadShareGroupState", 0, 0, 0, 0),
+        (85, "WriteShareGroupState", 0, 1, 0, 1),
+        (86, "DeleteShareGroupState", 0, 0, 0, 0),
+        (87, "ReadShareGroupStateSummary", 0, 1, 0, 1),
+        (88, "StreamsGroupHeartbeat", 0, 1, 0, 1),
+        (89, "StreamsGroupDescribe", 0, 1, 0, 1),
         (90, "DescribeShareGroupOffsets", 0, 1, 0, 1),
         (91, "AlterShareGroupOffsets", 0, 0, 0, 0),
         (92, "DeleteShareGroupOffsets", 0, 0, 0, 0),
+        (93, "StreamsGroupTopologyDescriptionUpdate", 0, 0, 0, 0),
+        (94, "UnregisterController", 0, 0, 0, 0),
     ]
 )
 

@@ -1,4 +1,4 @@
-"""Kafka's error codes (int16 on the wire), as Apache Kafka 4.2 numbers them."""
+"""Kafka's error codes (int16 on the wire), as Apache Kafka 4.4 numbers them."""
 
 from __future__ import annotations
 
@@ -144,6 +144,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+    GROUP_DELETION_FAILED = 134
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+    CONTROLLER_ID_NOT_REGISTERED = 136
 
     @property
     def retriable(self) -> bool:

@@ -1,8 +1,8 @@
 """A generator of the files from which nodes know Kafka's messages: ``messages.py``, one class per message, unified over
 all versions of its API, and ``layouts``, how each version is laid out.
 
-Run ``python -m kafka_front.wire.make_messages`` after a change of the API table or of kio; a test fails when a file is
-out of date.
+Run ``python -m kafka_front.wire.make_messages kafka-clients-4.4.0.jar`` after a change of the API table or of Kafka's
+version; a test fails when a file is out of date.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kafka_front.wire.apis import APIS, Api
-from kafka_front.wire.kio_layouts import load
+from kafka_front.wire.kafka_schemas import KafkaSchemas
 from kafka_front.wire.schema import LAYOUTS, ZERO_UUID, FieldType, StructType, written
 
 TARGET = Path(__file__).with_name("messages.py")
@@ -54,12 +54,12 @@ class Unified(Struct, frozen=True):
     nested: dict[str, Unified]
 
 
-def unify(api: Api, request: bool) -> Unified:
+def unify(schemas: KafkaSchemas, api: Api, request: bool) -> Unified:
     """Merge all versions of one message. Raises ValueError if two versions disagree about a field's type."""
     root: Unified | None = None
     nested: dict[str, Unified] = {}
     for version in range(api.last, api.first - 1, -1):
-        body = load(api.key, version, request).body
+        body = schemas.load(api.key, version, request).body
         root = root or Unified(body.name, {}, nested)
         _merge(root, body, nested)
     assert root is not None
@@ -89,17 +89,19 @@ def _common(owner: str, newer: FieldType, older: FieldType) -> FieldType:
     )
 
 
-def files() -> dict[Path, str]:
-    """Return the text of every generated file by its path."""
-    return {TARGET: source(), **{LAYOUTS / f"{api.module}.json": written(api, load) for api in APIS.values()}}
+def files(jar: Path) -> dict[Path, str]:
+    """Return the text of every generated file by its path; ``jar`` is that of kafka-clients."""
+    schemas = KafkaSchemas(jar)
+    layouts = {LAYOUTS / f"{api.module}.json": written(api, schemas.load) for api in APIS.values()}
+    return {TARGET: source(schemas), **layouts}
 
 
-def source() -> str:
+def source(schemas: KafkaSchemas) -> str:
     """Return the text of ``messages.py``."""
     parts = [_HEADER]
     for api in APIS.values():
         for request in (True, False):
-            root = unify(api, request)
+            root = unify(schemas, api, request)
             parts.append(_class(root, api, request))
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -172,6 +174,6 @@ def _default(field: FieldType, root: str) -> tuple[str, str]:
 
 if __name__ == "__main__":
     LAYOUTS.mkdir(exist_ok=True)
-    for path, text in files().items():
+    for path, text in files(Path(sys.argv[1])).items():
         path.write_text(text)
         sys.stdout.write(f"{path}\n")

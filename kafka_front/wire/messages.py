@@ -1160,16 +1160,20 @@ class SaslHandshakeResponse(Message):
         self.mechanisms: list[str] = [] if mechanisms is _NEW else mechanisms
 
 class ApiVersionsRequest(Message):
-    __slots__ = ("client_software_name", "client_software_version")
+    __slots__ = ("client_software_name", "client_software_version", "cluster_id", "node_id")
     API_KEY: ClassVar[int] = 18
 
     def __init__(
         self,
         client_software_name: str = "",
         client_software_version: str = "",
+        cluster_id: str | None = None,
+        node_id: int = -1,
     ) -> None:
         self.client_software_name: str = client_software_name
         self.client_software_version: str = client_software_version
+        self.cluster_id: str | None = cluster_id
+        self.node_id: int = node_id
 
 class ApiVersionsResponse(Message):
     __slots__ = ("error_code", "api_keys", "throttle_time_ms", "supported_features", "finalized_features_epoch", "finalized_features", "zk_migration_ready")
@@ -1812,7 +1816,7 @@ class WriteTxnMarkersResponse(Message):
             self.error_code: int = error_code
 
 class TxnOffsetCommitRequest(Message):
-    __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation_id", "member_id", "group_instance_id", "topics")
+    __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation_id_or_member_epoch", "member_id", "group_instance_id", "topics")
     API_KEY: ClassVar[int] = 28
 
     def __init__(
@@ -1821,7 +1825,7 @@ class TxnOffsetCommitRequest(Message):
         group_id: str = "",
         producer_id: int = 0,
         producer_epoch: int = 0,
-        generation_id: int = -1,
+        generation_id_or_member_epoch: int = -1,
         member_id: str = "",
         group_instance_id: str | None = None,
         topics: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic] = _NEW,
@@ -1830,21 +1834,23 @@ class TxnOffsetCommitRequest(Message):
         self.group_id: str = group_id
         self.producer_id: int = producer_id
         self.producer_epoch: int = producer_epoch
-        self.generation_id: int = generation_id
+        self.generation_id_or_member_epoch: int = generation_id_or_member_epoch
         self.member_id: str = member_id
         self.group_instance_id: str | None = group_instance_id
         self.topics: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic] = [] if topics is _NEW else topics
 
     class TxnOffsetCommitRequestTopic(Message):
-        __slots__ = ("name", "partitions")
+        __slots__ = ("topic_id", "partitions", "name")
 
         def __init__(
             self,
-            name: str = "",
+            topic_id: bytes = _NO_ID,
             partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition] = _NEW,
+            name: str = "",
         ) -> None:
-            self.name: str = name
+            self.topic_id: bytes = topic_id
             self.partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition] = [] if partitions is _NEW else partitions
+            self.name: str = name
 
     class TxnOffsetCommitRequestPartition(Message):
         __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata")
@@ -1874,15 +1880,17 @@ class TxnOffsetCommitResponse(Message):
         self.topics: list[TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic] = [] if topics is _NEW else topics
 
     class TxnOffsetCommitResponseTopic(Message):
-        __slots__ = ("name", "partitions")
+        __slots__ = ("topic_id", "partitions", "name")
 
         def __init__(
             self,
-            name: str = "",
+            topic_id: bytes = _NO_ID,
             partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] = _NEW,
+            name: str = "",
         ) -> None:
-            self.name: str = name
+            self.topic_id: bytes = topic_id
             self.partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] = [] if partitions is _NEW else partitions
+            self.name: str = name
 
     class TxnOffsetCommitResponsePartition(Message):
         __slots__ = ("partition_index", "error_code")
@@ -2253,6 +2261,72 @@ class AlterConfigsResponse(Message):
             self.resource_type: int = resource_type
             self.resource_name: str = resource_name
 
+class AlterReplicaLogDirsRequest(Message):
+    __slots__ = ("dirs",)
+    API_KEY: ClassVar[int] = 34
+
+    def __init__(
+        self,
+        dirs: list[AlterReplicaLogDirsRequest.AlterReplicaLogDir] = _NEW,
+    ) -> None:
+        self.dirs: list[AlterReplicaLogDirsRequest.AlterReplicaLogDir] = [] if dirs is _NEW else dirs
+
+    class AlterReplicaLogDir(Message):
+        __slots__ = ("path", "topics")
+
+        def __init__(
+            self,
+            path: str = "",
+            topics: list[AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic] = _NEW,
+        ) -> None:
+            self.path: str = path
+            self.topics: list[AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic] = [] if topics is _NEW else topics
+
+    class AlterReplicaLogDirTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class AlterReplicaLogDirsResponse(Message):
+    __slots__ = ("throttle_time_ms", "results")
+    API_KEY: ClassVar[int] = 34
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.results: list[AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult] = [] if results is _NEW else results
+
+    class AlterReplicaLogDirTopicResult(Message):
+        __slots__ = ("topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partitions: list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult] = _NEW,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.partitions: list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult] = [] if partitions is _NEW else partitions
+
+    class AlterReplicaLogDirPartitionResult(Message):
+        __slots__ = ("partition_index", "error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+
 class DescribeLogDirsRequest(Message):
     __slots__ = ("topics",)
     API_KEY: ClassVar[int] = 35
@@ -2420,6 +2494,188 @@ class CreatePartitionsResponse(Message):
             self.error_code: int = error_code
             self.error_message: str | None = error_message
 
+class CreateDelegationTokenRequest(Message):
+    __slots__ = ("owner_principal_type", "owner_principal_name", "renewers", "max_lifetime_ms")
+    API_KEY: ClassVar[int] = 38
+
+    def __init__(
+        self,
+        owner_principal_type: str | None = "",
+        owner_principal_name: str | None = "",
+        renewers: list[CreateDelegationTokenRequest.CreatableRenewers] = _NEW,
+        max_lifetime_ms: int = 0,
+    ) -> None:
+        self.owner_principal_type: str | None = owner_principal_type
+        self.owner_principal_name: str | None = owner_principal_name
+        self.renewers: list[CreateDelegationTokenRequest.CreatableRenewers] = [] if renewers is _NEW else renewers
+        self.max_lifetime_ms: int = max_lifetime_ms
+
+    class CreatableRenewers(Message):
+        __slots__ = ("principal_type", "principal_name")
+
+        def __init__(
+            self,
+            principal_type: str = "",
+            principal_name: str = "",
+        ) -> None:
+            self.principal_type: str = principal_type
+            self.principal_name: str = principal_name
+
+class CreateDelegationTokenResponse(Message):
+    __slots__ = ("error_code", "principal_type", "principal_name", "token_requester_principal_type", "token_requester_principal_name", "issue_timestamp_ms", "expiry_timestamp_ms", "max_timestamp_ms", "token_id", "hmac", "throttle_time_ms")
+    API_KEY: ClassVar[int] = 38
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        principal_type: str = "",
+        principal_name: str = "",
+        token_requester_principal_type: str = "",
+        token_requester_principal_name: str = "",
+        issue_timestamp_ms: int = 0,
+        expiry_timestamp_ms: int = 0,
+        max_timestamp_ms: int = 0,
+        token_id: str = "",
+        hmac: bytes = b"",
+        throttle_time_ms: int = 0,
+    ) -> None:
+        self.error_code: int = error_code
+        self.principal_type: str = principal_type
+        self.principal_name: str = principal_name
+        self.token_requester_principal_type: str = token_requester_principal_type
+        self.token_requester_principal_name: str = token_requester_principal_name
+        self.issue_timestamp_ms: int = issue_timestamp_ms
+        self.expiry_timestamp_ms: int = expiry_timestamp_ms
+        self.max_timestamp_ms: int = max_timestamp_ms
+        self.token_id: str = token_id
+        self.hmac: bytes = hmac
+        self.throttle_time_ms: int = throttle_time_ms
+
+class RenewDelegationTokenRequest(Message):
+    __slots__ = ("hmac", "renew_period_ms")
+    API_KEY: ClassVar[int] = 39
+
+    def __init__(
+        self,
+        hmac: bytes = b"",
+        renew_period_ms: int = 0,
+    ) -> None:
+        self.hmac: bytes = hmac
+        self.renew_period_ms: int = renew_period_ms
+
+class RenewDelegationTokenResponse(Message):
+    __slots__ = ("error_code", "expiry_timestamp_ms", "throttle_time_ms")
+    API_KEY: ClassVar[int] = 39
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        expiry_timestamp_ms: int = 0,
+        throttle_time_ms: int = 0,
+    ) -> None:
+        self.error_code: int = error_code
+        self.expiry_timestamp_ms: int = expiry_timestamp_ms
+        self.throttle_time_ms: int = throttle_time_ms
+
+class ExpireDelegationTokenRequest(Message):
+    __slots__ = ("hmac", "expiry_time_period_ms")
+    API_KEY: ClassVar[int] = 40
+
+    def __init__(
+        self,
+        hmac: bytes = b"",
+        expiry_time_period_ms: int = 0,
+    ) -> None:
+        self.hmac: bytes = hmac
+        self.expiry_time_period_ms: int = expiry_time_period_ms
+
+class ExpireDelegationTokenResponse(Message):
+    __slots__ = ("error_code", "expiry_timestamp_ms", "throttle_time_ms")
+    API_KEY: ClassVar[int] = 40
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        expiry_timestamp_ms: int = 0,
+        throttle_time_ms: int = 0,
+    ) -> None:
+        self.error_code: int = error_code
+        self.expiry_timestamp_ms: int = expiry_timestamp_ms
+        self.throttle_time_ms: int = throttle_time_ms
+
+class DescribeDelegationTokenRequest(Message):
+    __slots__ = ("owners",)
+    API_KEY: ClassVar[int] = 41
+
+    def __init__(
+        self,
+        owners: list[DescribeDelegationTokenRequest.DescribeDelegationTokenOwner] | None = _NEW,
+    ) -> None:
+        self.owners: list[DescribeDelegationTokenRequest.DescribeDelegationTokenOwner] | None = [] if owners is _NEW else owners
+
+    class DescribeDelegationTokenOwner(Message):
+        __slots__ = ("principal_type", "principal_name")
+
+        def __init__(
+            self,
+            principal_type: str = "",
+            principal_name: str = "",
+        ) -> None:
+            self.principal_type: str = principal_type
+            self.principal_name: str = principal_name
+
+class DescribeDelegationTokenResponse(Message):
+    __slots__ = ("error_code", "tokens", "throttle_time_ms")
+    API_KEY: ClassVar[int] = 41
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        tokens: list[DescribeDelegationTokenResponse.DescribedDelegationToken] = _NEW,
+        throttle_time_ms: int = 0,
+    ) -> None:
+        self.error_code: int = error_code
+        self.tokens: list[DescribeDelegationTokenResponse.DescribedDelegationToken] = [] if tokens is _NEW else tokens
+        self.throttle_time_ms: int = throttle_time_ms
+
+    class DescribedDelegationToken(Message):
+        __slots__ = ("principal_type", "principal_name", "token_requester_principal_type", "token_requester_principal_name", "issue_timestamp", "expiry_timestamp", "max_timestamp", "token_id", "hmac", "renewers")
+
+        def __init__(
+            self,
+            principal_type: str = "",
+            principal_name: str = "",
+            token_requester_principal_type: str = "",
+            token_requester_principal_name: str = "",
+            issue_timestamp: int = 0,
+            expiry_timestamp: int = 0,
+            max_timestamp: int = 0,
+            token_id: str = "",
+            hmac: bytes = b"",
+            renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer] = _NEW,
+        ) -> None:
+            self.principal_type: str = principal_type
+            self.principal_name: str = principal_name
+            self.token_requester_principal_type: str = token_requester_principal_type
+            self.token_requester_principal_name: str = token_requester_principal_name
+            self.issue_timestamp: int = issue_timestamp
+            self.expiry_timestamp: int = expiry_timestamp
+            self.max_timestamp: int = max_timestamp
+            self.token_id: str = token_id
+            self.hmac: bytes = hmac
+            self.renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer] = [] if renewers is _NEW else renewers
+
+    class DescribedDelegationTokenRenewer(Message):
+        __slots__ = ("principal_type", "principal_name")
+
+        def __init__(
+            self,
+            principal_type: str = "",
+            principal_name: str = "",
+        ) -> None:
+            self.principal_type: str = principal_type
+            self.principal_name: str = principal_name
+
 class DeleteGroupsRequest(Message):
     __slots__ = ("groups_names",)
     API_KEY: ClassVar[int] = 42
@@ -2443,15 +2699,17 @@ class DeleteGroupsResponse(Message):
         self.results: list[DeleteGroupsResponse.DeletableGroupResult] = [] if results is _NEW else results
 
     class DeletableGroupResult(Message):
-        __slots__ = ("group_id", "error_code")
+        __slots__ = ("group_id", "error_code", "error_message")
 
         def __init__(
             self,
             group_id: str = "",
             error_code: int = 0,
+            error_message: str | None = None,
         ) -> None:
             self.group_id: str = group_id
             self.error_code: int = error_code
+            self.error_message: str | None = error_message
 
 class ElectLeadersRequest(Message):
     __slots__ = ("election_type", "topic_partitions", "timeout_ms")
@@ -2666,10 +2924,10 @@ class ListPartitionReassignmentsRequest(Message):
     def __init__(
         self,
         timeout_ms: int = 60000,
-        topics: list[ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics] | None = _NEW,
+        topics: list[ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics] | None = None,
     ) -> None:
         self.timeout_ms: int = timeout_ms
-        self.topics: list[ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics] | None = [] if topics is _NEW else topics
+        self.topics: list[ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics] | None = topics
 
     class ListPartitionReassignmentsTopics(Message):
         __slots__ = ("name", "partition_indexes")
@@ -3387,6 +3645,30 @@ class DescribeProducersResponse(Message):
             self.coordinator_epoch: int = coordinator_epoch
             self.current_txn_start_offset: int = current_txn_start_offset
 
+class UnregisterBrokerRequest(Message):
+    __slots__ = ("broker_id",)
+    API_KEY: ClassVar[int] = 64
+
+    def __init__(
+        self,
+        broker_id: int = 0,
+    ) -> None:
+        self.broker_id: int = broker_id
+
+class UnregisterBrokerResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message")
+    API_KEY: ClassVar[int] = 64
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+
 class DescribeTransactionsRequest(Message):
     __slots__ = ("transactional_ids",)
     API_KEY: ClassVar[int] = 65
@@ -3418,7 +3700,7 @@ class DescribeTransactionsResponse(Message):
             transactional_id: str = "",
             transaction_state: str = "",
             transaction_timeout_ms: int = 0,
-            transaction_start_time_ms: int = -1,
+            transaction_start_time_ms: int = 0,
             producer_id: int = 0,
             producer_epoch: int = 0,
             topics: list[DescribeTransactionsResponse.TopicData] = _NEW,
@@ -3503,7 +3785,7 @@ class ConsumerGroupHeartbeatRequest(Message):
         subscribed_topic_names: list[str] | None = None,
         subscribed_topic_regex: str | None = None,
         server_assignor: str | None = None,
-        topic_partitions: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = _NEW,
+        topic_partitions: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = None,
     ) -> None:
         self.group_id: str = group_id
         self.member_id: str = member_id
@@ -3514,7 +3796,7 @@ class ConsumerGroupHeartbeatRequest(Message):
         self.subscribed_topic_names: list[str] | None = subscribed_topic_names
         self.subscribed_topic_regex: str | None = subscribed_topic_regex
         self.server_assignor: str | None = server_assignor
-        self.topic_partitions: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = [] if topic_partitions is _NEW else topic_partitions
+        self.topic_partitions: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = topic_partitions
 
     class TopicPartitions(Message):
         __slots__ = ("topic_id", "partitions")
@@ -4255,6 +4537,966 @@ class ShareAcknowledgeResponse(Message):
             self.port: int = port
             self.rack: str | None = rack
 
+class AddRaftVoterRequest(Message):
+    __slots__ = ("cluster_id", "timeout_ms", "voter_id", "voter_directory_id", "listeners", "ack_when_committed")
+    API_KEY: ClassVar[int] = 80
+
+    def __init__(
+        self,
+        cluster_id: str | None = "",
+        timeout_ms: int = 0,
+        voter_id: int = 0,
+        voter_directory_id: bytes = _NO_ID,
+        listeners: list[AddRaftVoterRequest.Listener] = _NEW,
+        ack_when_committed: bool = True,
+    ) -> None:
+        self.cluster_id: str | None = cluster_id
+        self.timeout_ms: int = timeout_ms
+        self.voter_id: int = voter_id
+        self.voter_directory_id: bytes = voter_directory_id
+        self.listeners: list[AddRaftVoterRequest.Listener] = [] if listeners is _NEW else listeners
+        self.ack_when_committed: bool = ack_when_committed
+
+    class Listener(Message):
+        __slots__ = ("name", "host", "port")
+
+        def __init__(
+            self,
+            name: str = "",
+            host: str = "",
+            port: int = 0,
+        ) -> None:
+            self.name: str = name
+            self.host: str = host
+            self.port: int = port
+
+class AddRaftVoterResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message")
+    API_KEY: ClassVar[int] = 80
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+
+class RemoveRaftVoterRequest(Message):
+    __slots__ = ("cluster_id", "voter_id", "voter_directory_id")
+    API_KEY: ClassVar[int] = 81
+
+    def __init__(
+        self,
+        cluster_id: str | None = "",
+        voter_id: int = 0,
+        voter_directory_id: bytes = _NO_ID,
+    ) -> None:
+        self.cluster_id: str | None = cluster_id
+        self.voter_id: int = voter_id
+        self.voter_directory_id: bytes = voter_directory_id
+
+class RemoveRaftVoterResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message")
+    API_KEY: ClassVar[int] = 81
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+
+class InitializeShareGroupStateRequest(Message):
+    __slots__ = ("group_id", "topics")
+    API_KEY: ClassVar[int] = 83
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[InitializeShareGroupStateRequest.InitializeStateData] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.topics: list[InitializeShareGroupStateRequest.InitializeStateData] = [] if topics is _NEW else topics
+
+    class InitializeStateData(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[InitializeShareGroupStateRequest.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[InitializeShareGroupStateRequest.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition", "state_epoch", "start_offset")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            state_epoch: int = 0,
+            start_offset: int = 0,
+        ) -> None:
+            self.partition: int = partition
+            self.state_epoch: int = state_epoch
+            self.start_offset: int = start_offset
+
+class InitializeShareGroupStateResponse(Message):
+    __slots__ = ("results",)
+    API_KEY: ClassVar[int] = 83
+
+    def __init__(
+        self,
+        results: list[InitializeShareGroupStateResponse.InitializeStateResult] = _NEW,
+    ) -> None:
+        self.results: list[InitializeShareGroupStateResponse.InitializeStateResult] = [] if results is _NEW else results
+
+    class InitializeStateResult(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[InitializeShareGroupStateResponse.PartitionResult] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[InitializeShareGroupStateResponse.PartitionResult] = [] if partitions is _NEW else partitions
+
+    class PartitionResult(Message):
+        __slots__ = ("partition", "error_code", "error_message")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.partition: int = partition
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class ReadShareGroupStateRequest(Message):
+    __slots__ = ("group_id", "topics")
+    API_KEY: ClassVar[int] = 84
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[ReadShareGroupStateRequest.ReadStateData] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.topics: list[ReadShareGroupStateRequest.ReadStateData] = [] if topics is _NEW else topics
+
+    class ReadStateData(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[ReadShareGroupStateRequest.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[ReadShareGroupStateRequest.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition", "leader_epoch")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            leader_epoch: int = 0,
+        ) -> None:
+            self.partition: int = partition
+            self.leader_epoch: int = leader_epoch
+
+class ReadShareGroupStateResponse(Message):
+    __slots__ = ("results",)
+    API_KEY: ClassVar[int] = 84
+
+    def __init__(
+        self,
+        results: list[ReadShareGroupStateResponse.ReadStateResult] = _NEW,
+    ) -> None:
+        self.results: list[ReadShareGroupStateResponse.ReadStateResult] = [] if results is _NEW else results
+
+    class ReadStateResult(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[ReadShareGroupStateResponse.PartitionResult] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[ReadShareGroupStateResponse.PartitionResult] = [] if partitions is _NEW else partitions
+
+    class PartitionResult(Message):
+        __slots__ = ("partition", "error_code", "error_message", "state_epoch", "start_offset", "state_batches")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+            state_epoch: int = 0,
+            start_offset: int = 0,
+            state_batches: list[ReadShareGroupStateResponse.StateBatch] = _NEW,
+        ) -> None:
+            self.partition: int = partition
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.state_epoch: int = state_epoch
+            self.start_offset: int = start_offset
+            self.state_batches: list[ReadShareGroupStateResponse.StateBatch] = [] if state_batches is _NEW else state_batches
+
+    class StateBatch(Message):
+        __slots__ = ("first_offset", "last_offset", "delivery_state", "delivery_count")
+
+        def __init__(
+            self,
+            first_offset: int = 0,
+            last_offset: int = 0,
+            delivery_state: int = 0,
+            delivery_count: int = 0,
+        ) -> None:
+            self.first_offset: int = first_offset
+            self.last_offset: int = last_offset
+            self.delivery_state: int = delivery_state
+            self.delivery_count: int = delivery_count
+
+class WriteShareGroupStateRequest(Message):
+    __slots__ = ("group_id", "topics")
+    API_KEY: ClassVar[int] = 85
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[WriteShareGroupStateRequest.WriteStateData] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.topics: list[WriteShareGroupStateRequest.WriteStateData] = [] if topics is _NEW else topics
+
+    class WriteStateData(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[WriteShareGroupStateRequest.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[WriteShareGroupStateRequest.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition", "state_epoch", "leader_epoch", "start_offset", "delivery_complete_count", "state_batches")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            state_epoch: int = 0,
+            leader_epoch: int = 0,
+            start_offset: int = 0,
+            delivery_complete_count: int = -1,
+            state_batches: list[WriteShareGroupStateRequest.StateBatch] = _NEW,
+        ) -> None:
+            self.partition: int = partition
+            self.state_epoch: int = state_epoch
+            self.leader_epoch: int = leader_epoch
+            self.start_offset: int = start_offset
+            self.delivery_complete_count: int = delivery_complete_count
+            self.state_batches: list[WriteShareGroupStateRequest.StateBatch] = [] if state_batches is _NEW else state_batches
+
+    class StateBatch(Message):
+        __slots__ = ("first_offset", "last_offset", "delivery_state", "delivery_count")
+
+        def __init__(
+            self,
+            first_offset: int = 0,
+            last_offset: int = 0,
+            delivery_state: int = 0,
+            delivery_count: int = 0,
+        ) -> None:
+            self.first_offset: int = first_offset
+            self.last_offset: int = last_offset
+            self.delivery_state: int = delivery_state
+            self.delivery_count: int = delivery_count
+
+class WriteShareGroupStateResponse(Message):
+    __slots__ = ("results",)
+    API_KEY: ClassVar[int] = 85
+
+    def __init__(
+        self,
+        results: list[WriteShareGroupStateResponse.WriteStateResult] = _NEW,
+    ) -> None:
+        self.results: list[WriteShareGroupStateResponse.WriteStateResult] = [] if results is _NEW else results
+
+    class WriteStateResult(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[WriteShareGroupStateResponse.PartitionResult] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[WriteShareGroupStateResponse.PartitionResult] = [] if partitions is _NEW else partitions
+
+    class PartitionResult(Message):
+        __slots__ = ("partition", "error_code", "error_message")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.partition: int = partition
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class DeleteShareGroupStateRequest(Message):
+    __slots__ = ("group_id", "topics")
+    API_KEY: ClassVar[int] = 86
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[DeleteShareGroupStateRequest.DeleteStateData] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.topics: list[DeleteShareGroupStateRequest.DeleteStateData] = [] if topics is _NEW else topics
+
+    class DeleteStateData(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[DeleteShareGroupStateRequest.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[DeleteShareGroupStateRequest.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition",)
+
+        def __init__(
+            self,
+            partition: int = 0,
+        ) -> None:
+            self.partition: int = partition
+
+class DeleteShareGroupStateResponse(Message):
+    __slots__ = ("results",)
+    API_KEY: ClassVar[int] = 86
+
+    def __init__(
+        self,
+        results: list[DeleteShareGroupStateResponse.DeleteStateResult] = _NEW,
+    ) -> None:
+        self.results: list[DeleteShareGroupStateResponse.DeleteStateResult] = [] if results is _NEW else results
+
+    class DeleteStateResult(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[DeleteShareGroupStateResponse.PartitionResult] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[DeleteShareGroupStateResponse.PartitionResult] = [] if partitions is _NEW else partitions
+
+    class PartitionResult(Message):
+        __slots__ = ("partition", "error_code", "error_message")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.partition: int = partition
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class ReadShareGroupStateSummaryRequest(Message):
+    __slots__ = ("group_id", "topics")
+    API_KEY: ClassVar[int] = 87
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[ReadShareGroupStateSummaryRequest.ReadStateSummaryData] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.topics: list[ReadShareGroupStateSummaryRequest.ReadStateSummaryData] = [] if topics is _NEW else topics
+
+    class ReadStateSummaryData(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[ReadShareGroupStateSummaryRequest.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[ReadShareGroupStateSummaryRequest.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition", "leader_epoch")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            leader_epoch: int = 0,
+        ) -> None:
+            self.partition: int = partition
+            self.leader_epoch: int = leader_epoch
+
+class ReadShareGroupStateSummaryResponse(Message):
+    __slots__ = ("results",)
+    API_KEY: ClassVar[int] = 87
+
+    def __init__(
+        self,
+        results: list[ReadShareGroupStateSummaryResponse.ReadStateSummaryResult] = _NEW,
+    ) -> None:
+        self.results: list[ReadShareGroupStateSummaryResponse.ReadStateSummaryResult] = [] if results is _NEW else results
+
+    class ReadStateSummaryResult(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[ReadShareGroupStateSummaryResponse.PartitionResult] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[ReadShareGroupStateSummaryResponse.PartitionResult] = [] if partitions is _NEW else partitions
+
+    class PartitionResult(Message):
+        __slots__ = ("partition", "error_code", "error_message", "state_epoch", "leader_epoch", "start_offset", "delivery_complete_count")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+            state_epoch: int = 0,
+            leader_epoch: int = 0,
+            start_offset: int = 0,
+            delivery_complete_count: int = -1,
+        ) -> None:
+            self.partition: int = partition
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.state_epoch: int = state_epoch
+            self.leader_epoch: int = leader_epoch
+            self.start_offset: int = start_offset
+            self.delivery_complete_count: int = delivery_complete_count
+
+class StreamsGroupHeartbeatRequest(Message):
+    __slots__ = ("group_id", "member_id", "member_epoch", "endpoint_information_epoch", "instance_id", "rack_id", "rebalance_timeout_ms", "topology", "active_tasks", "standby_tasks", "warmup_tasks", "process_id", "user_endpoint", "client_tags", "task_offsets", "task_end_offsets", "shutdown_application")
+    API_KEY: ClassVar[int] = 88
+
+    def __init__(
+        self,
+        group_id: str = "",
+        member_id: str = "",
+        member_epoch: int = 0,
+        endpoint_information_epoch: int = 0,
+        instance_id: str | None = None,
+        rack_id: str | None = None,
+        rebalance_timeout_ms: int = -1,
+        topology: StreamsGroupHeartbeatRequest.Topology | None = None,
+        active_tasks: list[StreamsGroupHeartbeatRequest.TaskIds] | None = None,
+        standby_tasks: list[StreamsGroupHeartbeatRequest.TaskIds] | None = None,
+        warmup_tasks: list[StreamsGroupHeartbeatRequest.TaskIds] | None = None,
+        process_id: str | None = None,
+        user_endpoint: StreamsGroupHeartbeatRequest.Endpoint | None = None,
+        client_tags: list[StreamsGroupHeartbeatRequest.KeyValue] | None = None,
+        task_offsets: list[StreamsGroupHeartbeatRequest.TaskOffset] | None = None,
+        task_end_offsets: list[StreamsGroupHeartbeatRequest.TaskOffset] | None = None,
+        shutdown_application: bool = False,
+    ) -> None:
+        self.group_id: str = group_id
+        self.member_id: str = member_id
+        self.member_epoch: int = member_epoch
+        self.endpoint_information_epoch: int = endpoint_information_epoch
+        self.instance_id: str | None = instance_id
+        self.rack_id: str | None = rack_id
+        self.rebalance_timeout_ms: int = rebalance_timeout_ms
+        self.topology: StreamsGroupHeartbeatRequest.Topology | None = topology
+        self.active_tasks: list[StreamsGroupHeartbeatRequest.TaskIds] | None = active_tasks
+        self.standby_tasks: list[StreamsGroupHeartbeatRequest.TaskIds] | None = standby_tasks
+        self.warmup_tasks: list[StreamsGroupHeartbeatRequest.TaskIds] | None = warmup_tasks
+        self.process_id: str | None = process_id
+        self.user_endpoint: StreamsGroupHeartbeatRequest.Endpoint | None = user_endpoint
+        self.client_tags: list[StreamsGroupHeartbeatRequest.KeyValue] | None = client_tags
+        self.task_offsets: list[StreamsGroupHeartbeatRequest.TaskOffset] | None = task_offsets
+        self.task_end_offsets: list[StreamsGroupHeartbeatRequest.TaskOffset] | None = task_end_offsets
+        self.shutdown_application: bool = shutdown_application
+
+    class Topology(Message):
+        __slots__ = ("epoch", "subtopologies")
+
+        def __init__(
+            self,
+            epoch: int = 0,
+            subtopologies: list[StreamsGroupHeartbeatRequest.Subtopology] = _NEW,
+        ) -> None:
+            self.epoch: int = epoch
+            self.subtopologies: list[StreamsGroupHeartbeatRequest.Subtopology] = [] if subtopologies is _NEW else subtopologies
+
+    class Subtopology(Message):
+        __slots__ = ("subtopology_id", "source_topics", "source_topic_regex", "state_changelog_topics", "repartition_sink_topics", "repartition_source_topics", "copartition_groups")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            source_topics: list[str] = _NEW,
+            source_topic_regex: list[str] = _NEW,
+            state_changelog_topics: list[StreamsGroupHeartbeatRequest.TopicInfo] = _NEW,
+            repartition_sink_topics: list[str] = _NEW,
+            repartition_source_topics: list[StreamsGroupHeartbeatRequest.TopicInfo] = _NEW,
+            copartition_groups: list[StreamsGroupHeartbeatRequest.CopartitionGroup] = _NEW,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.source_topics: list[str] = [] if source_topics is _NEW else source_topics
+            self.source_topic_regex: list[str] = [] if source_topic_regex is _NEW else source_topic_regex
+            self.state_changelog_topics: list[StreamsGroupHeartbeatRequest.TopicInfo] = [] if state_changelog_topics is _NEW else state_changelog_topics
+            self.repartition_sink_topics: list[str] = [] if repartition_sink_topics is _NEW else repartition_sink_topics
+            self.repartition_source_topics: list[StreamsGroupHeartbeatRequest.TopicInfo] = [] if repartition_source_topics is _NEW else repartition_source_topics
+            self.copartition_groups: list[StreamsGroupHeartbeatRequest.CopartitionGroup] = [] if copartition_groups is _NEW else copartition_groups
+
+    class TopicInfo(Message):
+        __slots__ = ("name", "partitions", "replication_factor", "topic_configs")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: int = 0,
+            replication_factor: int = 0,
+            topic_configs: list[StreamsGroupHeartbeatRequest.KeyValue] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: int = partitions
+            self.replication_factor: int = replication_factor
+            self.topic_configs: list[StreamsGroupHeartbeatRequest.KeyValue] = [] if topic_configs is _NEW else topic_configs
+
+    class KeyValue(Message):
+        __slots__ = ("key", "value")
+
+        def __init__(
+            self,
+            key: str = "",
+            value: str = "",
+        ) -> None:
+            self.key: str = key
+            self.value: str = value
+
+    class CopartitionGroup(Message):
+        __slots__ = ("source_topics", "source_topic_regex", "repartition_source_topics")
+
+        def __init__(
+            self,
+            source_topics: list[int] = _NEW,
+            source_topic_regex: list[int] = _NEW,
+            repartition_source_topics: list[int] = _NEW,
+        ) -> None:
+            self.source_topics: list[int] = [] if source_topics is _NEW else source_topics
+            self.source_topic_regex: list[int] = [] if source_topic_regex is _NEW else source_topic_regex
+            self.repartition_source_topics: list[int] = [] if repartition_source_topics is _NEW else repartition_source_topics
+
+    class TaskIds(Message):
+        __slots__ = ("subtopology_id", "partitions")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+    class Endpoint(Message):
+        __slots__ = ("host", "port")
+
+        def __init__(
+            self,
+            host: str = "",
+            port: int = 0,
+        ) -> None:
+            self.host: str = host
+            self.port: int = port
+
+    class TaskOffset(Message):
+        __slots__ = ("subtopology_id", "partition", "offset")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            partition: int = 0,
+            offset: int = 0,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.partition: int = partition
+            self.offset: int = offset
+
+class StreamsGroupHeartbeatResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "member_id", "member_epoch", "heartbeat_interval_ms", "task_offset_interval_ms", "acceptable_recovery_lag", "status", "active_tasks", "standby_tasks", "warmup_tasks", "topology_description_required", "endpoint_information_epoch", "partitions_by_user_endpoint", "acceptable_recovery_lag_legacy")
+    API_KEY: ClassVar[int] = 88
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        member_id: str = "",
+        member_epoch: int = 0,
+        heartbeat_interval_ms: int = 0,
+        task_offset_interval_ms: int = 0,
+        acceptable_recovery_lag: int = -1,
+        status: list[StreamsGroupHeartbeatResponse.Status] | None = _NEW,
+        active_tasks: list[StreamsGroupHeartbeatResponse.TaskIds] | None = None,
+        standby_tasks: list[StreamsGroupHeartbeatResponse.TaskIds] | None = None,
+        warmup_tasks: list[StreamsGroupHeartbeatResponse.TaskIds] | None = None,
+        topology_description_required: bool = False,
+        endpoint_information_epoch: int = 0,
+        partitions_by_user_endpoint: list[StreamsGroupHeartbeatResponse.EndpointToPartitions] | None = None,
+        acceptable_recovery_lag_legacy: int = 0,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.member_id: str = member_id
+        self.member_epoch: int = member_epoch
+        self.heartbeat_interval_ms: int = heartbeat_interval_ms
+        self.task_offset_interval_ms: int = task_offset_interval_ms
+        self.acceptable_recovery_lag: int = acceptable_recovery_lag
+        self.status: list[StreamsGroupHeartbeatResponse.Status] | None = [] if status is _NEW else status
+        self.active_tasks: list[StreamsGroupHeartbeatResponse.TaskIds] | None = active_tasks
+        self.standby_tasks: list[StreamsGroupHeartbeatResponse.TaskIds] | None = standby_tasks
+        self.warmup_tasks: list[StreamsGroupHeartbeatResponse.TaskIds] | None = warmup_tasks
+        self.topology_description_required: bool = topology_description_required
+        self.endpoint_information_epoch: int = endpoint_information_epoch
+        self.partitions_by_user_endpoint: list[StreamsGroupHeartbeatResponse.EndpointToPartitions] | None = partitions_by_user_endpoint
+        self.acceptable_recovery_lag_legacy: int = acceptable_recovery_lag_legacy
+
+    class Status(Message):
+        __slots__ = ("status_code", "status_detail")
+
+        def __init__(
+            self,
+            status_code: int = 0,
+            status_detail: str = "",
+        ) -> None:
+            self.status_code: int = status_code
+            self.status_detail: str = status_detail
+
+    class TaskIds(Message):
+        __slots__ = ("subtopology_id", "partitions")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+    class EndpointToPartitions(Message):
+        __slots__ = ("user_endpoint", "active_partitions", "standby_partitions")
+
+        def __init__(
+            self,
+            user_endpoint: StreamsGroupHeartbeatResponse.Endpoint = _NEW,
+            active_partitions: list[StreamsGroupHeartbeatResponse.TopicPartition] = _NEW,
+            standby_partitions: list[StreamsGroupHeartbeatResponse.TopicPartition] = _NEW,
+        ) -> None:
+            self.user_endpoint: StreamsGroupHeartbeatResponse.Endpoint = StreamsGroupHeartbeatResponse.Endpoint() if user_endpoint is _NEW else user_endpoint
+            self.active_partitions: list[StreamsGroupHeartbeatResponse.TopicPartition] = [] if active_partitions is _NEW else active_partitions
+            self.standby_partitions: list[StreamsGroupHeartbeatResponse.TopicPartition] = [] if standby_partitions is _NEW else standby_partitions
+
+    class Endpoint(Message):
+        __slots__ = ("host", "port")
+
+        def __init__(
+            self,
+            host: str = "",
+            port: int = 0,
+        ) -> None:
+            self.host: str = host
+            self.port: int = port
+
+    class TopicPartition(Message):
+        __slots__ = ("topic", "partitions")
+
+        def __init__(
+            self,
+            topic: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic: str = topic
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class StreamsGroupDescribeRequest(Message):
+    __slots__ = ("group_ids", "include_authorized_operations", "include_topology_description")
+    API_KEY: ClassVar[int] = 89
+
+    def __init__(
+        self,
+        group_ids: list[str] = _NEW,
+        include_authorized_operations: bool = False,
+        include_topology_description: bool = False,
+    ) -> None:
+        self.group_ids: list[str] = [] if group_ids is _NEW else group_ids
+        self.include_authorized_operations: bool = include_authorized_operations
+        self.include_topology_description: bool = include_topology_description
+
+class StreamsGroupDescribeResponse(Message):
+    __slots__ = ("throttle_time_ms", "groups")
+    API_KEY: ClassVar[int] = 89
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        groups: list[StreamsGroupDescribeResponse.DescribedGroup] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.groups: list[StreamsGroupDescribeResponse.DescribedGroup] = [] if groups is _NEW else groups
+
+    class DescribedGroup(Message):
+        __slots__ = ("error_code", "error_message", "group_id", "group_state", "group_epoch", "assignment_epoch", "topology", "members", "authorized_operations", "topology_description", "topology_description_status", "assignor_name")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = None,
+            group_id: str = "",
+            group_state: str = "",
+            group_epoch: int = 0,
+            assignment_epoch: int = 0,
+            topology: StreamsGroupDescribeResponse.Topology | None = None,
+            members: list[StreamsGroupDescribeResponse.Member] = _NEW,
+            authorized_operations: int = -2147483648,
+            topology_description: StreamsGroupDescribeResponse.TopologyDescription | None = None,
+            topology_description_status: int = 0,
+            assignor_name: str | None = None,
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.group_id: str = group_id
+            self.group_state: str = group_state
+            self.group_epoch: int = group_epoch
+            self.assignment_epoch: int = assignment_epoch
+            self.topology: StreamsGroupDescribeResponse.Topology | None = topology
+            self.members: list[StreamsGroupDescribeResponse.Member] = [] if members is _NEW else members
+            self.authorized_operations: int = authorized_operations
+            self.topology_description: StreamsGroupDescribeResponse.TopologyDescription | None = topology_description
+            self.topology_description_status: int = topology_description_status
+            self.assignor_name: str | None = assignor_name
+
+    class Topology(Message):
+        __slots__ = ("epoch", "subtopologies")
+
+        def __init__(
+            self,
+            epoch: int = 0,
+            subtopologies: list[StreamsGroupDescribeResponse.Subtopology] | None = None,
+        ) -> None:
+            self.epoch: int = epoch
+            self.subtopologies: list[StreamsGroupDescribeResponse.Subtopology] | None = subtopologies
+
+    class Subtopology(Message):
+        __slots__ = ("subtopology_id", "source_topics", "repartition_sink_topics", "state_changelog_topics", "repartition_source_topics")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            source_topics: list[str] = _NEW,
+            repartition_sink_topics: list[str] = _NEW,
+            state_changelog_topics: list[StreamsGroupDescribeResponse.TopicInfo] = _NEW,
+            repartition_source_topics: list[StreamsGroupDescribeResponse.TopicInfo] = _NEW,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.source_topics: list[str] = [] if source_topics is _NEW else source_topics
+            self.repartition_sink_topics: list[str] = [] if repartition_sink_topics is _NEW else repartition_sink_topics
+            self.state_changelog_topics: list[StreamsGroupDescribeResponse.TopicInfo] = [] if state_changelog_topics is _NEW else state_changelog_topics
+            self.repartition_source_topics: list[StreamsGroupDescribeResponse.TopicInfo] = [] if repartition_source_topics is _NEW else repartition_source_topics
+
+    class TopicInfo(Message):
+        __slots__ = ("name", "partitions", "replication_factor", "topic_configs")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: int = 0,
+            replication_factor: int = 0,
+            topic_configs: list[StreamsGroupDescribeResponse.KeyValue] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: int = partitions
+            self.replication_factor: int = replication_factor
+            self.topic_configs: list[StreamsGroupDescribeResponse.KeyValue] = [] if topic_configs is _NEW else topic_configs
+
+    class KeyValue(Message):
+        __slots__ = ("key", "value")
+
+        def __init__(
+            self,
+            key: str = "",
+            value: str = "",
+        ) -> None:
+            self.key: str = key
+            self.value: str = value
+
+    class Member(Message):
+        __slots__ = ("member_id", "member_epoch", "instance_id", "rack_id", "client_id", "client_host", "topology_epoch", "process_id", "user_endpoint", "client_tags", "task_offsets", "task_end_offsets", "assignment", "target_assignment", "is_classic")
+
+        def __init__(
+            self,
+            member_id: str = "",
+            member_epoch: int = 0,
+            instance_id: str | None = None,
+            rack_id: str | None = None,
+            client_id: str = "",
+            client_host: str = "",
+            topology_epoch: int = 0,
+            process_id: str = "",
+            user_endpoint: StreamsGroupDescribeResponse.Endpoint | None = None,
+            client_tags: list[StreamsGroupDescribeResponse.KeyValue] = _NEW,
+            task_offsets: list[StreamsGroupDescribeResponse.TaskOffset] = _NEW,
+            task_end_offsets: list[StreamsGroupDescribeResponse.TaskOffset] = _NEW,
+            assignment: StreamsGroupDescribeResponse.Assignment = _NEW,
+            target_assignment: StreamsGroupDescribeResponse.Assignment = _NEW,
+            is_classic: bool = False,
+        ) -> None:
+            self.member_id: str = member_id
+            self.member_epoch: int = member_epoch
+            self.instance_id: str | None = instance_id
+            self.rack_id: str | None = rack_id
+            self.client_id: str = client_id
+            self.client_host: str = client_host
+            self.topology_epoch: int = topology_epoch
+            self.process_id: str = process_id
+            self.user_endpoint: StreamsGroupDescribeResponse.Endpoint | None = user_endpoint
+            self.client_tags: list[StreamsGroupDescribeResponse.KeyValue] = [] if client_tags is _NEW else client_tags
+            self.task_offsets: list[StreamsGroupDescribeResponse.TaskOffset] = [] if task_offsets is _NEW else task_offsets
+            self.task_end_offsets: list[StreamsGroupDescribeResponse.TaskOffset] = [] if task_end_offsets is _NEW else task_end_offsets
+            self.assignment: StreamsGroupDescribeResponse.Assignment = StreamsGroupDescribeResponse.Assignment() if assignment is _NEW else assignment
+            self.target_assignment: StreamsGroupDescribeResponse.Assignment = StreamsGroupDescribeResponse.Assignment() if target_assignment is _NEW else target_assignment
+            self.is_classic: bool = is_classic
+
+    class Endpoint(Message):
+        __slots__ = ("host", "port")
+
+        def __init__(
+            self,
+            host: str = "",
+            port: int = 0,
+        ) -> None:
+            self.host: str = host
+            self.port: int = port
+
+    class TaskOffset(Message):
+        __slots__ = ("subtopology_id", "partition", "offset")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            partition: int = 0,
+            offset: int = 0,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.partition: int = partition
+            self.offset: int = offset
+
+    class Assignment(Message):
+        __slots__ = ("active_tasks", "standby_tasks", "warmup_tasks")
+
+        def __init__(
+            self,
+            active_tasks: list[StreamsGroupDescribeResponse.TaskIds] = _NEW,
+            standby_tasks: list[StreamsGroupDescribeResponse.TaskIds] = _NEW,
+            warmup_tasks: list[StreamsGroupDescribeResponse.TaskIds] = _NEW,
+        ) -> None:
+            self.active_tasks: list[StreamsGroupDescribeResponse.TaskIds] = [] if active_tasks is _NEW else active_tasks
+            self.standby_tasks: list[StreamsGroupDescribeResponse.TaskIds] = [] if standby_tasks is _NEW else standby_tasks
+            self.warmup_tasks: list[StreamsGroupDescribeResponse.TaskIds] = [] if warmup_tasks is _NEW else warmup_tasks
+
+    class TaskIds(Message):
+        __slots__ = ("subtopology_id", "partitions")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+    class TopologyDescription(Message):
+        __slots__ = ("subtopologies", "global_stores")
+
+        def __init__(
+            self,
+            subtopologies: list[StreamsGroupDescribeResponse.TopologyDescriptionSubtopology] = _NEW,
+            global_stores: list[StreamsGroupDescribeResponse.TopologyDescriptionGlobalStore] = _NEW,
+        ) -> None:
+            self.subtopologies: list[StreamsGroupDescribeResponse.TopologyDescriptionSubtopology] = [] if subtopologies is _NEW else subtopologies
+            self.global_stores: list[StreamsGroupDescribeResponse.TopologyDescriptionGlobalStore] = [] if global_stores is _NEW else global_stores
+
+    class TopologyDescriptionSubtopology(Message):
+        __slots__ = ("subtopology_id", "nodes")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            nodes: list[StreamsGroupDescribeResponse.TopologyDescriptionNode] = _NEW,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.nodes: list[StreamsGroupDescribeResponse.TopologyDescriptionNode] = [] if nodes is _NEW else nodes
+
+    class TopologyDescriptionNode(Message):
+        __slots__ = ("name", "node_type", "source_topics", "sink_topic", "stores", "successors")
+
+        def __init__(
+            self,
+            name: str = "",
+            node_type: int = 0,
+            source_topics: list[str] = _NEW,
+            sink_topic: str | None = None,
+            stores: list[str] = _NEW,
+            successors: list[str] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.node_type: int = node_type
+            self.source_topics: list[str] = [] if source_topics is _NEW else source_topics
+            self.sink_topic: str | None = sink_topic
+            self.stores: list[str] = [] if stores is _NEW else stores
+            self.successors: list[str] = [] if successors is _NEW else successors
+
+    class TopologyDescriptionGlobalStore(Message):
+        __slots__ = ("source", "processor")
+
+        def __init__(
+            self,
+            source: StreamsGroupDescribeResponse.TopologyDescriptionNode = _NEW,
+            processor: StreamsGroupDescribeResponse.TopologyDescriptionNode = _NEW,
+        ) -> None:
+            self.source: StreamsGroupDescribeResponse.TopologyDescriptionNode = StreamsGroupDescribeResponse.TopologyDescriptionNode() if source is _NEW else source
+            self.processor: StreamsGroupDescribeResponse.TopologyDescriptionNode = StreamsGroupDescribeResponse.TopologyDescriptionNode() if processor is _NEW else processor
+
 class DescribeShareGroupOffsetsRequest(Message):
     __slots__ = ("groups",)
     API_KEY: ClassVar[int] = 90
@@ -4473,3 +5715,109 @@ class DeleteShareGroupOffsetsResponse(Message):
             self.topic_id: bytes = topic_id
             self.error_code: int = error_code
             self.error_message: str | None = error_message
+
+class StreamsGroupTopologyDescriptionUpdateRequest(Message):
+    __slots__ = ("group_id", "member_id", "topology_epoch", "topology_description")
+    API_KEY: ClassVar[int] = 93
+
+    def __init__(
+        self,
+        group_id: str = "",
+        member_id: str = "",
+        topology_epoch: int = 0,
+        topology_description: StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescription = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.member_id: str = member_id
+        self.topology_epoch: int = topology_epoch
+        self.topology_description: StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescription = StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescription() if topology_description is _NEW else topology_description
+
+    class TopologyDescription(Message):
+        __slots__ = ("subtopologies", "global_stores")
+
+        def __init__(
+            self,
+            subtopologies: list[StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionSubtopology] = _NEW,
+            global_stores: list[StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionGlobalStore] = _NEW,
+        ) -> None:
+            self.subtopologies: list[StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionSubtopology] = [] if subtopologies is _NEW else subtopologies
+            self.global_stores: list[StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionGlobalStore] = [] if global_stores is _NEW else global_stores
+
+    class TopologyDescriptionSubtopology(Message):
+        __slots__ = ("subtopology_id", "nodes")
+
+        def __init__(
+            self,
+            subtopology_id: str = "",
+            nodes: list[StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionNode] = _NEW,
+        ) -> None:
+            self.subtopology_id: str = subtopology_id
+            self.nodes: list[StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionNode] = [] if nodes is _NEW else nodes
+
+    class TopologyDescriptionNode(Message):
+        __slots__ = ("name", "node_type", "source_topics", "sink_topic", "stores", "successors")
+
+        def __init__(
+            self,
+            name: str = "",
+            node_type: int = 0,
+            source_topics: list[str] = _NEW,
+            sink_topic: str | None = None,
+            stores: list[str] = _NEW,
+            successors: list[str] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.node_type: int = node_type
+            self.source_topics: list[str] = [] if source_topics is _NEW else source_topics
+            self.sink_topic: str | None = sink_topic
+            self.stores: list[str] = [] if stores is _NEW else stores
+            self.successors: list[str] = [] if successors is _NEW else successors
+
+    class TopologyDescriptionGlobalStore(Message):
+        __slots__ = ("source", "processor")
+
+        def __init__(
+            self,
+            source: StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionNode = _NEW,
+            processor: StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionNode = _NEW,
+        ) -> None:
+            self.source: StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionNode = StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionNode() if source is _NEW else source
+            self.processor: StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionNode = StreamsGroupTopologyDescriptionUpdateRequest.TopologyDescriptionNode() if processor is _NEW else processor
+
+class StreamsGroupTopologyDescriptionUpdateResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message")
+    API_KEY: ClassVar[int] = 93
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+
+class UnregisterControllerRequest(Message):
+    __slots__ = ("controller_id",)
+    API_KEY: ClassVar[int] = 94
+
+    def __init__(
+        self,
+        controller_id: int = 0,
+    ) -> None:
+        self.controller_id: int = controller_id
+
+class UnregisterControllerResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message")
+    API_KEY: ClassVar[int] = 94
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message

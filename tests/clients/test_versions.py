@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -10,6 +11,7 @@ from kafka_front.wire.apis import APIS, ApiKey
 from tests.clients.api import EARLIEST, LATEST, Rec
 from tests.clients.conftest import fresh
 from tests.clients.recording import Recorder
+from tests.clients.client_remote import REMOTES
 from tests.clients.registry import Opener, marks
 from tests.node_process import NodeProcess
 
@@ -45,6 +47,7 @@ HIGHEST = {
         K.DELETE_TOPICS,
         K.INIT_PRODUCER_ID,
         K.DELETE_GROUPS,
+        K.API_VERSIONS,
     )
 }
 OWN = {
@@ -59,6 +62,8 @@ OWN = {
         K.OFFSET_COMMIT: 9,
         K.OFFSET_FETCH: 9,
         K.DESCRIBE_GROUPS: 5,
+        K.DELETE_GROUPS: 2,
+        K.API_VERSIONS: 4,
     },
 }
 """Where a client's own highest version is lower than what is offered."""
@@ -84,3 +89,11 @@ def test_the_newest_clients_are_offered_their_highest_versions_and_work_with_the
     client.produce(topic, 0, [Rec(b"of the next topic")], idempotent=True)
     assert [record.value for record in client.consume(topic, {0: 1})] == [b"of the next topic"]
     assert {key: max(recorder.asked[key]) for key in HIGHEST} == HIGHEST | OWN[name]
+
+
+@pytest.mark.go
+def test_franz_go_recognises_a_broker_of_the_release_that_is_the_anchor(recorder: Recorder) -> None:
+    """franz-go's kversion, by which kcl, rpk and Redpanda Console tell a broker's release, wants every API of it."""
+    driver = next(remote for remote in REMOTES if remote.name == "franz-go").program.start()
+    with closing(driver):
+        assert driver.call({"op": "version_guess", "bootstrap": recorder.address}) == ["v4.4"]

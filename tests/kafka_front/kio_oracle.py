@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 
 from kafka_front.wire import messages
@@ -21,8 +22,13 @@ from kafka_front.wire.schema import FIXED, FieldType, StructType
 EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 MS = datetime.timedelta(milliseconds=1)
 
-#: Layouts kio has no dataclass for.
-OLD_PRODUCE = {(0, version) for version in range(3)}
+#: Fields that Kafka has renamed since.
+RENAMED = {"generation_id_or_member_epoch": "generation_id"}
+
+
+def kio_has(key: int, version: int) -> bool:
+    """Whether kio has a dataclass: it follows Kafka 4.2."""
+    return version in schema_name_map.get(APIS[key].module, ())
 
 
 def kio_class(key: int, version: int, request: bool) -> type:
@@ -36,7 +42,7 @@ def to_kio(value: Any, cls: type, layout: StructType) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     arguments = {}
     for ours in layout.fields:
-        theirs = fields.get(ours.name) or fields[ours.name.removesuffix("_ms")]
+        theirs = fields.get(ours.name) or fields[RENAMED.get(ours.name, ours.name.removesuffix("_ms"))]
         got = getattr(value, ours.name)
         if ours.array:
             converted = None if got is None else tuple(_one_to_kio(item, ours, theirs) for item in got)

@@ -209,7 +209,7 @@ async def test_transactional_ids(lab: Lab) -> None:
     topics = [m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(OPEN, [0])]
     batched = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction("batched", 0, 0, False, topics)
     place = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(0, 0)
-    offsets = [m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(OPEN, [place])]
+    offsets = [m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(partitions=[place], name=OPEN)]
 
     def whole(answer: Any) -> int:
         return int(answer.error_code)

@@ -240,7 +240,9 @@ async def who_writes_in_transactions(client: Client) -> None:
     await client.ask(m.AddOffsetsToTxnRequest(txn, *who, group))
     committing = m.TxnOffsetCommitRequest
     row = committing.TxnOffsetCommitRequestPartition(0, 1)
-    await client.ask(committing(txn, group, *who, topics=[committing.TxnOffsetCommitRequestTopic(name, [row])]))
+    await client.ask(
+        committing(txn, group, *who, topics=[committing.TxnOffsetCommitRequestTopic(topic_id, [row], name)])
+    )
     producers = m.DescribeProducersRequest
     found = await client.ask(producers([producers.TopicRequest(name, [0])]))
     assert [one.producer_id for one in found.topics[0].partitions[0].active_producers] == [who[0]]
@@ -279,6 +281,11 @@ async def who_administers(client: Client) -> None:
     logs = m.DescribeLogDirsRequest
     told = await client.ask(logs([logs.DescribableLogDirTopic(name, [0, 1])]))
     assert [topic.name for one in told.results for topic in one.topics] == [name]
+    moving_dirs = m.AlterReplicaLogDirsRequest
+    for path, code in ((told.results[0].log_dir, E.NONE), ("/nowhere", E.LOG_DIR_NOT_FOUND)):
+        wanted = moving_dirs.AlterReplicaLogDir(path, [moving_dirs.AlterReplicaLogDirTopic(name, [0])])
+        moved = await client.ask(moving_dirs([wanted]), E.LOG_DIR_NOT_FOUND)
+        assert [row.error_code for one in moved.results for row in one.partitions] == [code]
     electing = m.ElectLeadersRequest
     await client.ask(electing(0, [electing.TopicPartitions(name, [0])]), E.ELECTION_NOT_NEEDED)
     moving = m.AlterPartitionReassignmentsRequest
@@ -298,7 +305,7 @@ async def who_administers(client: Client) -> None:
     quorum = m.DescribeQuorumRequest
     await client.ask(quorum([quorum.TopicData("__cluster_metadata", [quorum.PartitionData(0)])]))
     features = m.UpdateFeaturesRequest
-    await client.ask(features(10_000, [features.FeatureUpdateKey("share.version", 1)]))
+    await client.ask(features(10_000, [features.FeatureUpdateKey("group.version", 1)]))
     await client.ask(m.ListConfigResourcesRequest())
     partitions = m.DescribeTopicPartitionsRequest
     told = await client.ask(partitions([partitions.TopicRequest(name)]))
@@ -321,6 +328,35 @@ async def who_wants_what_is_not_set_up(client: Client) -> None:
     await client.ask(m.SaslAuthenticateRequest(b"\0me\0mine"), E.ILLEGAL_SASL_STATE, E.SASL_AUTHENTICATION_FAILED)
 
 
+async def who_wants_what_is_switched_off(client: Client) -> None:
+    tokens = E.DELEGATION_TOKEN_AUTH_DISABLED, E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED  # Kafka first looks for a login
+    for request in (
+        m.CreateDelegationTokenRequest(),
+        m.RenewDelegationTokenRequest(b"token"),
+        m.ExpireDelegationTokenRequest(b"token"),
+        m.DescribeDelegationTokenRequest(),
+    ):
+        assert (await client.ask(request, *tokens)).error_code
+    for request in (m.AddRaftVoterRequest(None, 1_000, 7), m.RemoveRaftVoterRequest(None, 7)):
+        assert (await client.ask(request, E.UNSUPPORTED_VERSION)).error_code
+    own, another = m.UnregisterControllerRequest(client.place.node_id), m.UnregisterControllerRequest(77)
+    assert (await client.ask(own, E.INVALID_REQUEST)).error_code
+    assert (await client.ask(another, E.CONTROLLER_ID_NOT_REGISTERED)).error_code
+    assert (await client.ask(m.UnregisterBrokerRequest(77), E.BROKER_ID_NOT_REGISTERED)).error_code
+    for kind in (
+        m.InitializeShareGroupStateRequest,
+        m.ReadShareGroupStateRequest,
+        m.WriteShareGroupStateRequest,
+        m.DeleteShareGroupStateRequest,
+        m.ReadShareGroupStateSummaryRequest,
+    ):
+        await client.ask(kind("g", []))
+    off = (E.UNSUPPORTED_VERSION,) if client.place.ours else (E.INVALID_REQUEST, E.GROUP_ID_NOT_FOUND)
+    await client.ask(m.StreamsGroupHeartbeatRequest("g", "member"), *off)
+    await client.ask(m.StreamsGroupDescribeRequest(["g"]), *off)
+    await client.ask(m.StreamsGroupTopologyDescriptionUpdateRequest("g"), E.UNSUPPORTED_VERSION)
+
+
 SCENARIOS: tuple[Callable[[Client], Awaitable[None]], ...] = (
     who_writes_and_reads,
     who_reads_in_a_classic_group,
@@ -329,6 +365,7 @@ SCENARIOS: tuple[Callable[[Client], Awaitable[None]], ...] = (
     who_writes_in_transactions,
     who_administers,
     who_wants_what_is_not_set_up,
+    who_wants_what_is_switched_off,
 )
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS, ApiKey
+from kafka_front.wire.errors import ErrorCode as E
 from tests.kafka_front.place import Place
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first use of Kafka's broker fetches it
@@ -48,11 +49,25 @@ async def answered(place: Place, version: int) -> m.ApiVersionsResponse:
     return response
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 async def test_the_table_of_versions_tells_what_is_offered(place: Place, version: int) -> None:
     told = {row.api_key: (row.min_version, row.max_version) for row in (await answered(place, version)).api_keys}
     written = {key: row.here if place.ours else row.theirs for key, row in table().items()}
     assert told == {key: offered for key, offered in written.items() if offered is not None}
+
+
+async def test_a_client_that_meets_another_node_than_it_expects_begins_anew(place: Place) -> None:
+    cluster = (await place.call(1, m.DescribeClusterRequest())).cluster_id
+    for expected, code in (
+        ((cluster, place.node_id), E.NONE),
+        ((None, -1), E.NONE),
+        ((cluster, 77), E.REBOOTSTRAP_REQUIRED),
+        (("another", place.node_id), E.REBOOTSTRAP_REQUIRED),
+        ((cluster, -1), E.INVALID_REQUEST),
+        ((None, place.node_id), E.INVALID_REQUEST),
+    ):
+        response = await place.call(5, m.ApiVersionsRequest("tests", "1", *expected))
+        assert (response.error_code, bool(response.api_keys)) == (code, code == E.NONE), expected
 
 
 async def test_no_feature_is_promised_that_is_not_there(place: Place) -> None:

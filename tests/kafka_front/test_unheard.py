@@ -21,7 +21,7 @@ REQUESTS: list[Message] = [
     m.OffsetCommitRequest(topics=[m.OffsetCommitRequest.OffsetCommitRequestTopic(name="new")]),
     m.OffsetCommitRequest(topics=[m.OffsetCommitRequest.OffsetCommitRequestTopic(topic_id=ID)]),
     m.OffsetDeleteRequest(topics=[m.OffsetDeleteRequest.OffsetDeleteRequestTopic("new")]),
-    m.TxnOffsetCommitRequest(topics=[m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic("new")]),
+    m.TxnOffsetCommitRequest(topics=[m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name="new")]),
     m.AddPartitionsToTxnRequest(v3_and_below_topics=[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic("new")]),
     m.DeleteRecordsRequest(topics=[m.DeleteRecordsRequest.DeleteRecordsTopic("new")]),
     m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState(name="new")]),

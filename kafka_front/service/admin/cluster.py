@@ -28,6 +28,8 @@ from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeLogDirsRequest,
@@ -42,6 +44,8 @@ from kafka_front.wire.messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
@@ -141,6 +145,25 @@ class Cluster:
             if rows:
                 result.topics.append(DescribeLogDirsResponse.DescribeLogDirsTopic(name, rows))
         return DescribeLogDirsResponse(results=[result])
+
+    async def alter_log_dirs(self, ctx: Context, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+        """Accept replicas in the directory that they are in already: a node has one."""
+        own = str(self._service.node.data_dir.resolve())
+        topics: dict[str, AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult] = {}
+        async for wanted in in_turns(request.dirs):
+            async for topic in in_turns(wanted.topics):
+                of = AlterReplicaLogDirsResponse
+                result = topics.setdefault(topic.name, of.AlterReplicaLogDirTopicResult(topic.name))
+                async for index in in_turns(topic.partitions):
+                    code = ErrorCode.NONE
+                    if wanted.path != own:
+                        code = ErrorCode.LOG_DIR_NOT_FOUND
+                    elif self._catalog.stream_of(topic.name, index) is None:
+                        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    elif self._service.brokers.leader(topic.name, index) != self._service.node_id:
+                        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    result.partitions.append(of.AlterReplicaLogDirPartitionResult(index, int(code)))
+        return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
     async def _opened(self, logs: Iterable[PartitionLog | None]) -> list[PartitionLog]:
         """Open ``logs``; return those that exist and could be opened."""
@@ -310,6 +333,17 @@ class Cluster:
                 )
         return result
 
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    async def unregister(self, ctx: Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+        """Refuse to forget a node that serves (UnregisterBroker); one that has stopped is forgotten by itself."""
+        await self._service.brokers.known()
+        if self._service.brokers.find(request.broker_id, ctx.connection) is None:
+            text = f"Broker ID {request.broker_id} is not currently registered"
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
+        text = f"node {request.broker_id} serves: stop it, and the others forget it"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, text)
+
     # --- quorum -----------------------------------------------------------------------------------------------------
 
     async def quorum(self, ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
@@ -356,6 +390,8 @@ def register(registry: Registry, service: KafkaService) -> None:
     registry.register(ApiKey.DESCRIBE_CLUSTER, cluster.describe)
     of_node = service.access.of_node
     registry.register(ApiKey.UPDATE_FEATURES, of_node(Operation.ALTER, cluster.update_features))
+    registry.register(ApiKey.UNREGISTER_BROKER, of_node(Operation.ALTER, cluster.unregister))
+    registry.register(ApiKey.ALTER_REPLICA_LOG_DIRS, of_node(Operation.ALTER, cluster.alter_log_dirs))
     registry.register(ApiKey.DESCRIBE_LOG_DIRS, of_node(Operation.DESCRIBE, cluster.log_dirs))
     registry.register(ApiKey.ELECT_LEADERS, of_node(Operation.ALTER, cluster.elect_leaders))
     registry.register(ApiKey.LIST_PARTITION_REASSIGNMENTS, of_node(Operation.DESCRIBE, cluster.reassignments))

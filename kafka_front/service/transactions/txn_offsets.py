@@ -9,7 +9,8 @@ from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError, NotOwner
 from kafka_front.dispatch import Registry
-from kafka_front.service.groups.requests.offsets import Asked
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.requests.offsets import Asked, topic_name
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.transactions.tables import NotAsBelieved, require_group
 from kafka_front.wire.apis import ApiKey
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _IMPLICIT_SINCE = 5
 """First version that adds its group to the transaction itself (KIP-890)."""
+_IDS_SINCE = 6
+"""First version that gives ids of topics, and knows a member's epoch (KIP-1319)."""
 
 _Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 _Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
@@ -44,8 +47,9 @@ class TransactionalOffsets:
         response = TxnOffsetCommitResponse()
         asked = Asked(self._groups, unix_ms())
         async for topic in in_turns(request.topics):
-            partitions = await asked.take(ctx, topic.name, topic.partitions, _Partition)
-            response.topics.append(_Topic(topic.name, partitions))
+            name = topic_name(self._groups, topic, by_id=ctx.version >= _IDS_SINCE)
+            partitions = await asked.take(ctx, name, topic.partitions, _Partition)
+            response.topics.append(_Topic(topic.topic_id, partitions, topic.name))
         if not request.topics or asked.is_known:
             try:
                 await self._commit(ctx.version, request, asked)
@@ -58,7 +62,7 @@ class TransactionalOffsets:
         producer = request.producer_id, request.producer_epoch
         if version >= _IMPLICIT_SINCE:
             await self._transactions.owned.add(name, *producer, [], [group])
-        self._check_member(request)
+        self._check_member(version, request)
         check = partial(require_group, name=name, producer_id=producer[0], epoch=producer[1], group=group)
         try:
             await self._progress.commit_with(name, group, asked.positions, check)
@@ -69,13 +73,14 @@ class TransactionalOffsets:
         except LogError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
 
-    def _check_member(self, request: TxnOffsetCommitRequest) -> None:
+    def _check_member(self, version: int, request: TxnOffsetCommitRequest) -> None:
         groups, runtime = self._groups, self._groups.runtime
-        groups.check_commit(request.group_id, request.generation_id)
+        generation = request.generation_id_or_member_epoch
+        groups.check_commit(request.group_id, generation)
         consumers = groups.directory.consumer.get(request.group_id)
         if consumers is not None:
             groups.consumers.check_commit(
-                consumers, request.member_id, request.group_instance_id, request.generation_id, transactional=True
+                consumers, request.member_id, request.group_instance_id, generation, transactional=True
             )
             return
         groups.coordinator.check_commit(
@@ -83,7 +88,8 @@ class TransactionalOffsets:
             request.group_id,
             request.member_id,
             request.group_instance_id,
-            request.generation_id,
+            generation,
+            unknown_group_error=codes.GROUP_ID_NOT_FOUND if version >= _IDS_SINCE else codes.ILLEGAL_GENERATION,
             transactional=True,
         )
         runtime.touched()
@@ -93,7 +99,7 @@ def _code_for(version: int, code: int) -> int:
     """Return ``code`` as transactional clients of this version know it."""
     if code == ErrorCode.PRODUCER_FENCED:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
-    if code == ErrorCode.STALE_MEMBER_EPOCH:
+    if code == ErrorCode.STALE_MEMBER_EPOCH and version < _IDS_SINCE:
         return int(ErrorCode.ILLEGAL_GENERATION)
     if code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _IMPLICIT_SINCE:
         return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # older clients retry on it

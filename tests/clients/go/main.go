@@ -443,6 +443,14 @@ func administer(ctx context.Context, cmd *command, admin *kadm.Client) (any, err
 	case "topics":
 		topics, err := admin.ListTopics(ctx)
 		return topics.Names(), err
+	case "version_guess":
+		versions, err := admin.ApiVersions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		guesses := []string{}
+		versions.Each(func(one kadm.BrokerApiVersions) { guesses = append(guesses, one.VersionGuess()) })
+		return guesses, nil
 	case "partition_count":
 		topics, err := admin.ListTopics(ctx, cmd.Topic)
 		if err != nil {

@@ -20,7 +20,19 @@ from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.lab import assignment, subscription
 from tests.kafka_front.groups.wire_client import WireClient, commit, delete_offsets, fetch, join, protocols, sync
 
-WITHOUT_RIGHTS = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+WITHOUT_RIGHTS = {
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    # Switched off here, whoever asks:
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ApiKey.STREAMS_GROUP_HEARTBEAT,
+    ApiKey.STREAMS_GROUP_DESCRIBE,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+}
 """Keys that nobody needs a right for."""
 
 TOPIC, GROUP, CLUSTER = 2, 3, 4
@@ -223,7 +235,7 @@ def _commit_by_id(group: str, topic_id: bytes) -> m.OffsetCommitRequest:
 
 def _txn_commit(home: Home) -> m.TxnOffsetCommitRequest:
     of = m.TxnOffsetCommitRequest
-    topics = [of.TxnOffsetCommitRequestTopic(home.t, [of.TxnOffsetCommitRequestPartition(0, 0)])]
+    topics = [of.TxnOffsetCommitRequestTopic(home.ids[home.t], [of.TxnOffsetCommitRequestPartition(0, 0)], home.t)]
     return of(home.x, home.e, *home.producer, topics=topics)
 
 
@@ -248,6 +260,11 @@ def share_fetch(home: Home, member: str) -> m.ShareFetchRequest:
     return of(
         home.s, member, 0, max_wait_ms=0, min_bytes=0, max_bytes=1000, max_records=10, batch_size=10, topics=topics
     )
+
+
+def _share_state(kind: Any, home: Home) -> Any:
+    """A request of brokers among themselves about a group that has no such state."""
+    return kind(home.s, [])
 
 
 def _share_acknowledge(home: Home) -> m.ShareAcknowledgeRequest:
@@ -302,6 +319,7 @@ _parts = m.CreatePartitionsRequest
 _records = m.DeleteRecordsRequest
 _alter_share = m.AlterShareGroupOffsetsRequest
 _delete_share = m.DeleteShareGroupOffsetsRequest
+_move = m.AlterReplicaLogDirsRequest
 _pages = m.DescribeTopicPartitionsRequest
 
 QUESTIONS = (
@@ -388,9 +406,23 @@ QUESTIONS = (
     Question("ListConfigResources", 1, lambda h: m.ListConfigResourcesRequest([])),
     Question(
         "DescribeLogDirs",
-        4,
+        5,
         lambda h: m.DescribeLogDirsRequest([m.DescribeLogDirsRequest.DescribableLogDirTopic(h.t, [0])]),
     ),
+    Question(
+        "AlterReplicaLogDirs",
+        2,
+        lambda h: _move([_move.AlterReplicaLogDir("/nowhere", [_move.AlterReplicaLogDirTopic(h.t, [0])])]),
+    ),
+    Question("UnregisterBroker", 0, lambda h: m.UnregisterBrokerRequest(77)),
+    Question("UnregisterController", 0, lambda h: m.UnregisterControllerRequest(77)),
+    Question("AddRaftVoter", 1, lambda h: m.AddRaftVoterRequest("another cluster", 1000, 77)),
+    Question("RemoveRaftVoter", 0, lambda h: m.RemoveRaftVoterRequest("another cluster", 77)),
+    Question("InitializeShareGroupState", 0, lambda h: _share_state(m.InitializeShareGroupStateRequest, h)),
+    Question("ReadShareGroupState", 0, lambda h: _share_state(m.ReadShareGroupStateRequest, h)),
+    Question("WriteShareGroupState", 1, lambda h: _share_state(m.WriteShareGroupStateRequest, h)),
+    Question("DeleteShareGroupState", 0, lambda h: _share_state(m.DeleteShareGroupStateRequest, h)),
+    Question("ReadShareGroupStateSummary", 1, lambda h: _share_state(m.ReadShareGroupStateSummaryRequest, h)),
     Question(
         "ElectLeaders", 2, lambda h: m.ElectLeadersRequest(0, [m.ElectLeadersRequest.TopicPartitions(h.t, [0])], 10_000)
     ),
@@ -417,7 +449,7 @@ QUESTIONS = (
             [m.DescribeQuorumRequest.TopicData("__cluster_metadata", [m.DescribeQuorumRequest.PartitionData(0)])]
         ),
     ),
-    Question("UpdateFeatures", 1, lambda h: m.UpdateFeaturesRequest(1000, [_feature("share.version", 1)])),
+    Question("UpdateFeatures", 1, lambda h: m.UpdateFeaturesRequest(1000, [_feature("group.version", 1)])),
     Question("DescribeCluster", 1, lambda h: m.DescribeClusterRequest(True)),
     Question(
         "DescribeProducers",
@@ -458,6 +490,7 @@ QUESTIONS = (
     Question("AddPartitionsToTxn, of brokers", 5, _batched_partitions),
     Question("AddOffsetsToTxn", 3, lambda h: m.AddOffsetsToTxnRequest(h.x, *h.producer, h.e)),
     Question("TxnOffsetCommit", 3, _txn_commit),
+    Question("TxnOffsetCommit, by id", 6, _txn_commit),
     Question("Produce, transactional", 11, lambda h: produce(h, transactional=True)),
     Question("EndTxn", 4, lambda h: m.EndTxnRequest(h.x, *h.producer, True)),
     Question("OffsetDelete", 0, lambda h: delete_offsets(h.f, {h.t: [0]})),

@@ -66,7 +66,7 @@ class Producer:
 
     async def offsets(self, version: int, offset: int) -> int:
         partition = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(0, offset)
-        topic = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic("t", [partition])
+        topic = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(partitions=[partition], name="t")
         request = m.TxnOffsetCommitRequest(self.name, GROUP, self.id, self.epoch, topics=[topic])
         return int((await self.client.call(version, request)).topics[0].partitions[0].error_code)
 

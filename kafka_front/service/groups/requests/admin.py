@@ -156,16 +156,16 @@ class GroupAdmin:
         """Answer DeleteGroups once nothing of the groups is left on disk."""
         results = []
         async for group_id in in_turns(dict.fromkeys(request.groups_names)):
-            error = codes.NONE
+            result = DeleteGroupsResponse.DeletableGroupResult(group_id)
+            results.append(result)
             try:
                 self._service.access.require_group(ctx, Operation.DELETE, group_id)
                 await self._service.forget(group_id)
             except KafkaError as refused:
-                error = refused.code
+                result.error_code, result.error_message = refused.code, refused.message
             except LogError as failure:
                 _log.warning("group not deleted", group=group_id, error=str(failure))
-                error = codes.COORDINATOR_NOT_AVAILABLE
-            results.append(DeleteGroupsResponse.DeletableGroupResult(group_id, error))
+                result.error_code, result.error_message = codes.COORDINATOR_NOT_AVAILABLE, str(failure)
         return DeleteGroupsResponse(results=results)
 
 

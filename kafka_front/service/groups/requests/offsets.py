@@ -62,6 +62,13 @@ class _Position(Protocol):
     committed_metadata: str | None
 
 
+class _Topic(Protocol):
+    """A topic in a request."""
+
+    name: str
+    topic_id: bytes
+
+
 class _Answered(Protocol):
     """A partition's part of the answer."""
 
@@ -126,6 +133,14 @@ class Asked:
             answer.error_code = error
 
 
+def topic_name(service: GroupService, topic: _Topic, *, by_id: bool) -> str | None:
+    """Return the name of a topic that a request names or gives the id of; None: no topic has this id."""
+    if not by_id:
+        return topic.name
+    found = service.catalog.by_id.get(topic.topic_id)
+    return None if found is None else found.name
+
+
 def _exists(service: GroupService, topic: str, partition: int) -> bool:
     found = service.catalog.topics.get(topic)
     return found is not None and 0 <= partition < len(found.partitions)
@@ -148,7 +163,7 @@ class Offsets:
         response = OffsetCommitResponse()
         asked = Asked(self._service, now_ms, expire_ms)
         async for topic in in_turns(request.topics):
-            name = self._name(ctx, topic.name, topic.topic_id)
+            name = self._name(ctx, topic)
             partitions = await asked.take(ctx, name, topic.partitions, _CommitPartition)
             response.topics.append(_CommitTopic(topic.topic_id, partitions, topic.name))
         if request.topics and not asked.is_known:
@@ -202,12 +217,8 @@ class Offsets:
             if not committing[group_id]:
                 del committing[group_id]
 
-    def _name(self, ctx: Context, name: str, topic_id: bytes) -> str | None:
-        """Return the name of a topic that a request names or gives the id of; None: no topic has this id."""
-        if ctx.version < _IDS_SINCE:
-            return name
-        found = self._service.catalog.by_id.get(topic_id)
-        return None if found is None else found.name
+    def _name(self, ctx: Context, topic: _Topic) -> str | None:
+        return topic_name(self._service, topic, by_id=ctx.version >= _IDS_SINCE)
 
     def _id(self, topic: str) -> bytes | None:
         found = self._service.catalog.topics.get(topic)
@@ -266,7 +277,7 @@ class Offsets:
         asked = []
         ids = {}
         async for topic in in_turns(group.topics):
-            name, indexes = self._name(ctx, topic.name, topic.topic_id), topic.partition_indexes
+            name, indexes = self._name(ctx, topic), topic.partition_indexes
             if name is None:
                 unknown: list[_GroupPartition] = []
                 async for some in portions(indexes):
