@@ -9,9 +9,9 @@ import pytest
 
 from kafka_front.wire.apis import APIS, ApiKey
 from tests.clients.api import EARLIEST, LATEST, Rec
+from tests.clients.client_remote import REMOTES
 from tests.clients.conftest import fresh
 from tests.clients.recording import Recorder
-from tests.clients.client_remote import REMOTES
 from tests.clients.registry import Opener, marks
 from tests.node_process import NodeProcess
 
@@ -63,7 +63,7 @@ OWN = {
         K.OFFSET_FETCH: 9,
         K.DESCRIBE_GROUPS: 5,
         K.DELETE_GROUPS: 2,
-        K.API_VERSIONS: 4,
+        K.API_VERSIONS: 3,
     },
 }
 """Where a client's own highest version is lower than what is offered."""

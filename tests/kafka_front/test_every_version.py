@@ -337,7 +337,11 @@ async def who_wants_what_is_switched_off(client: Client) -> None:
         m.DescribeDelegationTokenRequest(),
     ):
         assert (await client.ask(request, *tokens)).error_code
-    for request in (m.AddRaftVoterRequest(None, 1_000, 7), m.RemoveRaftVoterRequest(None, 7)):
+    voter, listener = uuid.uuid4().bytes, m.AddRaftVoterRequest.Listener("CONTROLLER", "127.0.0.1", 1)
+    for request in (
+        m.AddRaftVoterRequest(None, 1_000, 7, voter, [listener]),
+        m.RemoveRaftVoterRequest(None, 7, voter),
+    ):
         assert (await client.ask(request, E.UNSUPPORTED_VERSION)).error_code
     own, another = m.UnregisterControllerRequest(client.place.node_id), m.UnregisterControllerRequest(77)
     assert (await client.ask(own, E.INVALID_REQUEST)).error_code

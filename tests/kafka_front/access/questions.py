@@ -460,7 +460,7 @@ QUESTIONS = (
     Question("ListTransactions", 1, lambda h: m.ListTransactionsRequest()),
     Question("DescribeTopicPartitions", 0, lambda h: _pages([_pages.TopicRequest(h.t)], 100)),
     Question("DescribeTopicPartitions, of all", 0, lambda h: _pages([], 2000)),
-    Question("ShareGroupHeartbeat", 1, lambda h: share_beat(h.sharing, h.t, MEMBER), 5),
+    Question("ShareGroupHeartbeat", 1, lambda h: share_beat(h.sharing, h.t, MEMBER), 30),
     Question("ShareGroupDescribe", 1, lambda h: m.ShareGroupDescribeRequest([h.s], True)),
     Question("ShareFetch", 1, lambda h: share_fetch(h, MEMBER), denials=True),
     Question("ShareAcknowledge", 1, _share_acknowledge, denials=True),
