@@ -12,7 +12,7 @@ from benchmarks.kafka_broker import TOOLS, install_jars
 
 COMMANDS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
-    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-configs.sh": "org.apache.kafka.tools.ConfigCommand",
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
     "kafka-consumer-groups.sh": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-run-class.sh": "",  # the class is its first argument

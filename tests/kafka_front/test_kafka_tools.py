@@ -13,7 +13,7 @@ from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 
-CONFIGS = "kafka.admin.ConfigCommand"
+CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"

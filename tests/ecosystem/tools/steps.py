@@ -16,7 +16,7 @@ TOOLS = {
     "broker-api-versions": f"{T}BrokerApiVersionsCommand",
     "client-metrics": f"{T}ClientMetricsCommand",
     "cluster": f"{T}ClusterTool",
-    "configs": "kafka.admin.ConfigCommand",
+    "configs": f"{T}ConfigCommand",
     "console-consumer": f"{T}consumer.ConsoleConsumer",
     "console-producer": f"{T}ConsoleProducer",
     "console-share-consumer": f"{T}consumer.ConsoleShareConsumer",
