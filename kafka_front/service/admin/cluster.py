@@ -337,7 +337,7 @@ class Cluster:
 
     async def unregister(self, ctx: Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
         """Refuse to forget a node that serves (UnregisterBroker); one that has stopped is forgotten by itself."""
-        await self._service.brokers.known()
+        await self._service.brokers.await_known()
         if self._service.brokers.find(request.broker_id, ctx.connection) is None:
             text = f"Broker ID {request.broker_id} is not currently registered"
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
