@@ -98,7 +98,7 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("sbp_back.range_server.store", "index segment"),
     ("sbp_back.transport", "answer_room connection listener"),
     ("sbp_document.client", "document_writer follower streams"),
-    ("ydb_topic_front.service", "core read.coordination read.readers"),
+    ("ydb_topic_front.service", "core read.coordination read.readers transactions.coordinator"),
     ("ydb_topic_front.service", "read.commits read.partitions"),
 )
 """(Room, its modules that know of each other, at least by the types of their arguments): one object and its parts."""

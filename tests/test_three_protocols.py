@@ -35,6 +35,8 @@ from tests.pravega_front.raw_client import RawClient as Segments
 from tests.test_what_clients_send import BROKEN, Sent, batch_of, laid
 from tests.ydb_topic_front.raw import RawClient as RawYdb
 from tests.ydb_topic_front.reading import Session, write
+from tests.ydb_topic_front.service.test_transactions import Client as QueryClient
+from tests.ydb_topic_front.service.test_transactions import Writer as TransactionalWriter
 from ydb_topic_front.wire.statuses import Status
 
 PATIENCE = 90
@@ -188,6 +190,31 @@ def write_and_read_with_each(node: NodeProcess, name: str) -> None:
     command = [sys.executable, "-m", "bridges", "tail", name, "--from", "earliest", "--limit", "30", "--json"]
     tail = subprocess.run([*command, "--node", node.console], capture_output=True, text=True, timeout=60, check=False)
     assert [json.loads(line)["value"].encode() for line in tail.stdout.splitlines()] == expected, tail.stderr
+
+
+def test_a_transaction_of_ydb_is_read_by_all_when_it_is_committed(node: NodeProcess, raw: RawYdb) -> None:
+    streams = StreamManager(f"tcp://{node.addresses['pravega']}", False, False)
+    streams.create_scope("default")
+    names = [f"ydbtx-{number}-{uuid4().hex[:8]}" for number in range(2)]
+    client = QueryClient(raw)
+    tx = client.begin()
+    for name in names:
+        raw.result("CreateTopic", path=f"/local/{name}", consumers=[{"name": "c"}])
+        writer = TransactionalWriter(raw, f"/local/{name}", producer_id="p")
+        writer.stage(tx, 1, 2)
+        write(raw, f"/local/{name}", b"before")
+        # An open transaction holds up no reader.
+        assert consumed(node, name, 1) == [(0, b"before")]
+    assert client.commit(tx).status == Status.SUCCESS
+    for name in names:
+        expected = [b"before", b"1", b"2"]
+        assert [value for _, value in consumed(node, name, 3)] == expected
+        reader = Session(raw, f"/local/{name}", consumer="c")
+        reader.started()
+        assert [message.data for message in reader.read(3)] == expected
+        group = streams.create_reader_group(f"readers-{name}", "default", name)
+        assert asyncio.run(read_events(group.create_reader("one"), 3)) == expected
+    client.stream.cancel()
 
 
 def test_every_field_of_an_event_on_its_way_to_ydb(

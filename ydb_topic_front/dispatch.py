@@ -48,6 +48,7 @@ _OF_NAMES = frozenset(
         "RemoveDirectory",
         "StreamWrite",
         "StreamRead",
+        "UpdateOffsetsInTransaction",
     }
 )
 """Methods whose request names a topic or path. SDKs ask the nodes in turn, so the client may just have created it at
@@ -95,9 +96,9 @@ class Registry:
         for name, handler in self._calls.items():
             method = METHODS[name]
             answer = self._unary(method, handler)
-            server.add_call(method.service, name, self._led[name](answer) if name in self._led else answer)
+            server.add_call(method.service, method.name, self._led[name](answer) if name in self._led else answer)
         for name, stream in self._streams.items():
-            server.add_stream(METHODS[name].service, name, self._admitted(name, stream))
+            server.add_stream(METHODS[name].service, METHODS[name].name, self._admitted(name, stream))
 
     def _admitted(self, name: str, handler: StreamHandler) -> StreamHandler:
         async def serve(stream: GrpcStream) -> None:
@@ -110,7 +111,7 @@ class Registry:
 
     def _unary(self, method: Method, handler: Handler) -> Unary:
         request_class = messages[method.request]
-        counts = self._metrics.kind(method.name)
+        counts = self._metrics.kind(method.key)
         admit = None if method.name in FOR_EVERYBODY else self._admit
 
         async def answer(raw: bytes, call: GrpcCall) -> bytes:

@@ -14,6 +14,7 @@ from ydb_topic_front.service.core import YdbService
 from ydb_topic_front.service.read import calls as read
 from ydb_topic_front.service.topics import auto_partitioning, describe, scheme
 from ydb_topic_front.service.topics import calls as topics
+from ydb_topic_front.service.transactions import calls as transactions
 from ydb_topic_front.service.write import stream as write
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
 #: Modules of the services; each has ``register(registry, service)``.
-SERVICES = (connecting, topics, read, describe, scheme, write, auto_partitioning)
+SERVICES = (connecting, topics, read, describe, scheme, write, transactions, auto_partitioning)
 
 
 class YdbServer:

@@ -6,6 +6,7 @@ Never change a released migration: append one.
 from __future__ import annotations
 
 from bridges.catalog.database.sql import Connection
+from ydb_topic_front.service.transactions import tables as transactions
 
 
 def _version_1(connection: Connection) -> None:
@@ -29,12 +30,12 @@ def _version_1(connection: Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS = (_version_1,)
+MIGRATIONS = (_version_1, transactions.create)
 
 
 def erase_topic(connection: Connection, topic: str) -> None:
     """Delete a topic's rows, within the transaction that deletes the topic."""
-    for table in ("topics", "producers"):
+    for table in ("topics", "producers", "transaction_parts"):
         connection.execute(f"DELETE FROM front_ydb_{table} WHERE topic = ?", (topic,))
 
 

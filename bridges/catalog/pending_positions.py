@@ -120,6 +120,11 @@ def all_pending(connection: Connection) -> list[Pending]:
     return list(connection.execute(f"SELECT {_KEY} FROM pending_positions"))
 
 
+def of_group(connection: Connection, name: GroupName) -> set[Pending]:
+    """Return a group's pending positions."""
+    return set(connection.execute(f"SELECT {_KEY} FROM pending_positions WHERE space = ? AND grp = ?", name))
+
+
 def put(connection: Connection, txn: str, rows: Iterable[Valid]) -> list[Pending]:
     """Store positions, as rows that become valid with a transaction; a later row replaces an earlier one of the same
     place."""

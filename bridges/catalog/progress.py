@@ -50,6 +50,8 @@ class Committed:
 Holding = Callable[[Connection], None]
 """A check that runs first in a transaction that changes a group's data; it raises if this node may not."""
 
+Move = tuple[str, int, int, int]
+"""Topic, partition, the offset where the position must be, and the offset where it goes. No position is at 0."""
 _Group = tuple[GroupName, dict[Place, Committed]]
 _Positions = Many[GroupName, dict[Place, Committed]]
 _EMPTY: Mapping[Place, Committed] = MappingProxyType({})
@@ -423,6 +425,41 @@ class FrontProgress:
 
         differing, _, _ = await self._db.run(write, then=remember)
         return differing
+
+    def move(self, connection: Connection, group: str, moves: Sequence[Move], now_ms: int) -> Place | None:
+        """Move positions within a transaction of the database that decides more than them, at any node. Return a place
+        whose position is not where its move begins; then nothing is stored. Afterwards the group's coordinator must
+        :meth:`refresh` the places."""
+        name = (self.space, group)
+        for topic, index, begin, _ in moves:
+            found = _position(connection, name, (topic, index))
+            if begin != (0 if found is None else found.offset):
+                return topic, index
+        positions = [(topic, index, Committed(end, commit_ms=now_ms)) for topic, index, _, end in moves]
+        connection.executemany(pending_positions.STORE, self._rows(group, positions))
+        pending_positions.overtake(connection, name, [move[:2] for move in moves])
+        return None
+
+    async def refresh(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
+        """Read positions that another transaction may have moved (:meth:`move`) into memory; return their offsets.
+        Raises an error of the database."""
+        name, hold = (self.space, group), self.holding(group)
+
+        def read(connection: Connection) -> tuple[list[tuple[str, int, Committed]], set[Pending]]:
+            hold(connection)
+            found = [(*place, position) for place in places if (position := _position(connection, name, place))]
+            return found, pending_positions.of_group(connection, name)
+
+        def take(read: tuple[list[tuple[str, int, Committed]], set[Pending]]) -> None:
+            found, pending = read
+            if found:
+                self._all._store(name, found)
+            wanted = set(places)
+            known = [row for topic, _ in wanted for row in self._all._pending.of_topic(topic) if row[2:4] == name]
+            self._all._ended([row for row in known if row[4:] in wanted and row not in pending])
+
+        found, _ = await self._db.run(read, then=take)
+        return {(topic, index): committed.offset for topic, index, committed in found}
 
     async def commit_with(
         self,

@@ -38,9 +38,11 @@ class Version(Struct, frozen=True):
 
 
 OURS = Version(says=1, stores=2)
-"""The versions of this release. Stores 2: pins of slots to nodes."""
+"""The versions of this release. Stores 2: pins of slots to nodes, batches of YDB's transactions."""
 PINS = 2
 """First ``stores`` version whose balancing leaves pinned slots alone."""
+YDB_TRANSACTIONS = 2
+"""First ``stores`` version that reads a batch of YDB's messages in a transaction."""
 
 _SINCE = MIGRATIONS.index(extend_cluster) + 1
 """First version of the tables with members' versions; before it, all members have version 1."""

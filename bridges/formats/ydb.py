@@ -2,8 +2,9 @@
 
 Layout, numbers big-endian: CRC-32C of all that follows (4 bytes), version (1), flags (1), bytes of the producer id (2),
 codec (4), number of messages (4), first and last seq_no (8 each), highest created_at in ms or -1 (8), bytes of the
-session's metadata (4); the producer id; the write session's metadata, encoded as field 3 of an InitRequest, and as in a
-reader's Batch; the WriteRequest's fields, of which only the messages count (field 1).
+session's metadata (4); in a batch of a transaction, which a flag says, the id (8), epoch (2) and sequence number (4) of
+the transaction's producer; the producer id; the write session's metadata, encoded as field 3 of an InitRequest,
+and as in a reader's Batch; the WriteRequest's fields, of which only the messages count (field 1).
 
 Fields of a message (StreamWriteMessage.WriteRequest.MessageData): seq_no 1, created_at 2, data 3, uncompressed_size 4,
 metadata_items 7. A message lies at the offset of its place. Batches that were translated from another format may have
@@ -25,7 +26,7 @@ from bridges.formats.checksum import crc32c
 from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.codecs.ydb import Codec, codec_name, gunzip_short, undo
 from bridges.formats.pieces import LARGE, Layout, copied
-from bridges.formats.producer import SeqNoStamp
+from bridges.formats.producer import InTransaction, ProducerStamp, SeqNoStamp
 from bridges.formats.protobuf import length, put_bytes, put_varint, signed, skip, varint
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 
@@ -44,7 +45,9 @@ DELTA_TAG = 15 << 3
 
 _VERSION = 1
 _SPARSE = 1
+_IN_TRANSACTION = 2
 _HEAD = struct.Struct(">IBBHiIqqqI")
+_PART = struct.Struct(">qhi")
 _CRC = struct.Struct(">I")
 _MESSAGE_TAG = 1 << 3 | 2
 _MESSAGE_MIN = 2
@@ -66,7 +69,11 @@ _TIME = re.compile(rb"-?\d{1,18}")
 
 class Head(NamedTuple):
     """The header before the messages, which lie in the payload from ``body`` on. ``session_meta`` is encoded. With an
-    empty ``producer_id`` the ledger does not know the batch, so repetitions are not recognised."""
+    empty ``producer_id`` the ledger does not know the batch, so repetitions are not recognised.
+
+    ``part`` is the stamp of a batch in a transaction. The ledger knows such a batch by it alone: the seq_nos count only
+    when the transaction is committed.
+    """
 
     sparse: bool
     codec: int
@@ -77,6 +84,7 @@ class Head(NamedTuple):
     producer_id: bytes
     session_meta: bytes
     body: int = -1
+    part: ProducerStamp | None = None
 
 
 def created_ms(seconds: int, nanos: int) -> int:
@@ -122,9 +130,10 @@ def _checksum(payload: Buffer) -> Generator[None, None, int]:
 
 def _packed(head: Head) -> bytes:
     """Return the fixed part of the header; its checksum is still 0."""
-    sparse, codec, count, first, last, created, producer, meta, _ = head
-    flags = _SPARSE if sparse else 0
-    return _HEAD.pack(0, _VERSION, flags, len(producer), codec, count, first, last, created, len(meta))
+    sparse, codec, count, first, last, created, producer, meta, _, part = head
+    flags = (_SPARSE if sparse else 0) | (0 if part is None else _IN_TRANSACTION)
+    packed = _HEAD.pack(0, _VERSION, flags, len(producer), codec, count, first, last, created, len(meta))
+    return packed if part is None else packed + _PART.pack(*part[:3])
 
 
 def parse_head(payload: Buffer) -> Head:
@@ -133,15 +142,21 @@ def parse_head(payload: Buffer) -> Head:
         _, version, flags, name, codec, count, first, last, created, meta = _HEAD.unpack_from(payload)
     except struct.error as error:
         raise BatchInvalid("a batch of YDB messages is cut short") from error
-    if version != _VERSION or flags & ~_SPARSE:
+    if version != _VERSION or flags & ~(_SPARSE | _IN_TRANSACTION):
         raise BatchInvalid(f"batches of YDB messages of version {version} with flags {flags} are not known")
-    begin = _HEAD.size
+    begin = _HEAD.size + (_PART.size if flags & _IN_TRANSACTION else 0)
     body = begin + name + meta
     if body > len(payload) or count * _MESSAGE_MIN > len(payload) - body:
         raise BatchInvalid("a batch of YDB messages is shorter than its header says")
     view = memoryview(payload)
     producer_id, session_meta = bytes(view[begin : begin + name]), bytes(view[begin + name : body])
-    return Head(bool(flags & _SPARSE), codec, count, first, last, created, producer_id, session_meta, body)
+    part = None
+    if flags & _IN_TRANSACTION:
+        transaction_producer, epoch, sequence = _PART.unpack_from(payload, _HEAD.size)
+        if min(transaction_producer, epoch, sequence) < 0:
+            raise BatchInvalid(f"a transaction of producer {transaction_producer}, epoch {epoch}, is not known")
+        part = ProducerStamp(transaction_producer, epoch, sequence, count)
+    return Head(bool(flags & _SPARSE), codec, count, first, last, created, producer_id, session_meta, body, part)
 
 
 def check_crc(payload: Buffer) -> Generator[None, None, None]:
@@ -285,6 +300,9 @@ class YdbFormat:
         remembers; the seq_nos between are only in the messages."""
         head = parse_head(payload)
         stamp = None
+        if head.part is not None:
+            transaction = InTransaction(head.part.producer_id, head.part.epoch)
+            return BatchInfo(head.max_created_ms, -1, head.part, transaction=transaction)
         if head.producer_id and head.messages:
             last = head.last_seq_no
             stamp = SeqNoStamp(head.producer_id, range(last - head.messages + 1, last + 1))

@@ -49,6 +49,7 @@ _SCALARS: Mapping[str, int] = {
     "int32": FieldDescriptorProto.TYPE_INT32,
     "uint32": FieldDescriptorProto.TYPE_UINT32,
     "fixed64": FieldDescriptorProto.TYPE_FIXED64,
+    "sfixed32": FieldDescriptorProto.TYPE_SFIXED32,
     "bool": FieldDescriptorProto.TYPE_BOOL,
     "string": FieldDescriptorProto.TYPE_STRING,
     "bytes": FieldDescriptorProto.TYPE_BYTES,

@@ -104,6 +104,8 @@ class YdbForm(Form):
         head = ydb.parse_head(payload)
         if head.messages < 1 or (head.messages > count if head.sparse else head.messages != count):
             raise BatchInvalid(f"the batch at offset {base} has {head.messages} messages in {count} offsets")
+        if head.part is not None:
+            raise BatchInvalid(f"the batch at offset {base} is part of a transaction, which no marker would end here")
         for _ in ydb.check_crc(payload):
             pass
         told = format_of(self.flags).describe(payload)

@@ -19,6 +19,7 @@ from ydb_topic_front.service.read.readers import Readers
 from ydb_topic_front.service.read.session_states import SessionStates
 from ydb_topic_front.service.topics.directories import Directories
 from ydb_topic_front.service.topics.store import TopicStore
+from ydb_topic_front.service.transactions.coordinator import Transactions
 from ydb_topic_front.settings import YdbSettings
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 
@@ -78,6 +79,7 @@ class YdbService:
         """Forwarding of streams and calls to other nodes."""
         self.readers = Readers(self)
         """All read sessions."""
+        self.transactions = Transactions(self)
 
     @property
     def node_id(self) -> int:
@@ -119,9 +121,11 @@ class YdbService:
         await self.directories.load()
         await self.topics.load()
         await self.readers.coordination.begin()
+        await self.transactions.begin()
 
     async def close(self) -> None:
         """Stop following changes, and end background work."""
+        await self.transactions.close()
         self.readers.close()
         await self.readers.coordination.close()
         await self.topics.close()

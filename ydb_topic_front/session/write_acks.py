@@ -23,7 +23,10 @@ _HEAD.append(0x22)  # field 4: write_response
 _ACK = 0x0A
 _SEQ_NO = 0x08
 _WRITTEN = 0x12
-_SKIPPED = b"\x1a\x02\x08\x01"  # field 3, with reason 1: already written
+IN_TRANSACTION = -2
+"""Offset of messages that are staged in a transaction."""
+_OUTCOMES = {-1: b"\x1a\x02\x08\x01", IN_TRANSACTION: b"\x22\x00"}
+"""Outcomes without an offset: field 3 with reason 1, already written; field 4, written in a transaction."""
 _OFFSET = 0x08
 _LOWS = bytes(range(0x80, 0x100))
 _LOW = [bytes((digit,)) for digit in range(0x80)]
@@ -35,7 +38,8 @@ _RUNS_AT_ONCE = 2_000
 
 
 class Run(NamedTuple):
-    """Messages with the same outcome: those with ``seq_nos`` lie from ``offset`` on, or were skipped (-1)."""
+    """Messages with the same outcome: those with ``seq_nos`` lie from ``offset`` on, were skipped (-1), or are
+    :data:`IN_TRANSACTION`."""
 
     seq_nos: Sequence[int]
     offset: int
@@ -114,7 +118,7 @@ def _varint(value: int) -> bytes:
 
 
 def _straight(run: Run) -> Iterator[tuple[int, int, int]]:
-    """Yield (first number, count, offset or -1) for each gapless stretch of a run."""
+    """Yield (first number, count, offset or outcome) for each gapless stretch of a run."""
     seq_nos, offset = run
     if isinstance(seq_nos, range):
         if seq_nos:
@@ -123,7 +127,7 @@ def _straight(run: Run) -> Iterator[tuple[int, int, int]]:
     begin = 0
     for index in range(1, len(seq_nos) + 1):
         if index == len(seq_nos) or seq_nos[index] != seq_nos[index - 1] + 1:
-            yield seq_nos[begin], index - begin, offset + begin if offset >= 0 else -1
+            yield seq_nos[begin], index - begin, offset + begin if offset >= 0 else offset
             begin = index
 
 
@@ -131,7 +135,8 @@ def _put(out: bytearray, first: int, count: int, offset: int) -> None:
     if count == 1:
         number = _varint(first)
         if offset < 0:
-            out += b"%c%c%c%b%b" % (_ACK, 5 + len(number), _SEQ_NO, number, _SKIPPED)
+            outcome = _OUTCOMES[offset]
+            out += b"%c%c%c%b%b" % (_ACK, 1 + len(number) + len(outcome), _SEQ_NO, number, outcome)
         else:
             at = _varint(offset)
             parts = (_ACK, 4 + len(number) + len(at), _SEQ_NO, number, _WRITTEN, 1 + len(at), _OFFSET, at)
@@ -145,7 +150,8 @@ def _put(out: bytearray, first: int, count: int, offset: int) -> None:
         size = _size(first)
         same = min(count, (1 << 7 * size) - first)
         if offset < 0:
-            _put_alike(out, same, [(first, size)], bytes((_ACK, 1 + size + len(_SKIPPED), _SEQ_NO)), _SKIPPED)
+            outcome = _OUTCOMES[offset]
+            _put_alike(out, same, [(first, size)], bytes((_ACK, 1 + size + len(outcome), _SEQ_NO)), outcome)
         else:
             place = _size(offset)
             same = min(same, (1 << 7 * place) - offset)
@@ -161,7 +167,8 @@ def _put_few(out: bytearray, first: int, count: int, offset: int) -> None:
     low, rest = first & 0x7F, _varint(first >> 7) if first >> 7 else b""
     numbers = (_HIGH if rest else _LOW)[low : low + count]
     if offset < 0:
-        head, tail = bytes((_ACK, 6 + len(rest), _SEQ_NO)), rest + _SKIPPED
+        outcome = _OUTCOMES[offset]
+        head, tail = bytes((_ACK, 2 + len(rest) + len(outcome), _SEQ_NO)), rest + outcome
         out += b"".join([head + number + tail for number in numbers])
         return
     place, end = offset & 0x7F, _varint(offset >> 7) if offset >> 7 else b""

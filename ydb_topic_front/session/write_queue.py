@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from bridges.log.interfaces import Appended
-from ydb_topic_front.session.write_acks import Run
+from ydb_topic_front.session.write_acks import IN_TRANSACTION, Run
 from ydb_topic_front.session.write_request import Part
 
 REQUEST_BYTES = 1024
@@ -15,7 +16,9 @@ REQUEST_BYTES = 1024
 class Request:
     """WriteRequest in flight, with the results of its parts in their order. Times are of the monotonic clock."""
 
-    __slots__ = ("arrived", "cost", "handed", "left", "parts", "quota", "results", "size", "stored", "undecided")
+    __slots__ = (
+        "arrived", "cost", "handed", "left", "parts", "quota", "results", "size", "staged", "stored", "undecided"
+    )  # fmt: skip
 
     def __init__(self, parts: list[Part], size: int, arrived: float) -> None:
         self.parts: list[Sequence[int]] = [part.seq_nos for part in parts]
@@ -31,6 +34,15 @@ class Request:
         self.stored = arrived
         self.undecided = 0
         """Parts in flight, plus one while they are being handed over."""
+        self.staged = False
+        """Whether it is part of a transaction, and not handed to the log."""
+
+    def staged_part(self, index: int, skipped: int) -> None:
+        """Note that a part is staged, without its ``skipped`` first messages, which were staged before."""
+        self.staged = True
+        self.results[index] = Appended(IN_TRANSACTION, IN_TRANSACTION, skipped)
+        self.left -= 1
+        self.stored = time.monotonic()
 
     def stored_part(self, index: int, appended: Appended, place: int = 0) -> int:
         """Note that a part is durable: a whole batch, or from the message at ``place`` on in a batch shared with other
@@ -56,7 +68,8 @@ class Request:
             if appended.skipped:
                 runs.append(Run(seq_nos[: appended.skipped], -1))
                 seq_nos = seq_nos[appended.skipped :]
-            runs.append(Run(seq_nos, appended.base))
+            if seq_nos:
+                runs.append(Run(seq_nos, appended.base))
         return runs
 
 

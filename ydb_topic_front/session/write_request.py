@@ -20,8 +20,8 @@ from bridges.formats.records import Buffer
 from bridges.formats.ydb import created_ms, next_message
 from bridges.net.grpc_schema import Messages
 from ydb_topic_front.session import alike
-from ydb_topic_front.wire.messages import MessageData, StreamWriteFromClient, WriteRequest
-from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
+from ydb_topic_front.wire.messages import MessageData, StreamWriteFromClient, TransactionIdentity, WriteRequest
+from ydb_topic_front.wire.statuses import YdbError, bad_request
 
 MAX_METADATA_BYTES = 4096
 """Most bytes of keys and values in one message's metadata items."""
@@ -93,10 +93,11 @@ class Part(NamedTuple):
 
 
 class WriteParts(NamedTuple):
-    """Valid WriteRequest; ``parts`` are in its order."""
+    """Valid WriteRequest; ``parts`` are in its order. ``transaction`` is its session and id, if it names one."""
 
     codec: int
     parts: list[Part]
+    transaction: tuple[str, str] | None = None
 
 
 def write_body(raw: bytes) -> memoryview | None:
@@ -148,7 +149,7 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
             _check_large(memoryview(whole))
         if _has_metadata(messages) and not advance(_check_metadata(whole))[0]:
             return None
-        return WriteParts(request.codec, [Part(whole, seq_nos, created)])
+        return WriteParts(request.codec, [Part(whole, seq_nos, created)], _transaction(request))
     except (DecodeError, BatchInvalid, IndexError):
         raise bad_request("the bytes are no write_request") from None
 
@@ -196,7 +197,8 @@ def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
     created = created_ms(*latest)
     if created < 0 <= latest[0]:
         return None  # an invalid time, which must not hide the valid ones: the general parser skips it
-    return WriteParts(rest.codec, [Part(memoryview(raw)[start : run.end], seq_nos, max(-1, created))])
+    part = Part(memoryview(raw)[start : run.end], seq_nos, max(-1, created))
+    return WriteParts(rest.codec, [part], _transaction(rest))
 
 
 def _count(raw: bytes) -> int:
@@ -219,9 +221,15 @@ def _out_of_order() -> YdbError:
     return bad_request("the messages of a large write_request must come first in it")
 
 
+def _transaction(request: Any) -> tuple[str, str] | None:
+    """Return session and id of the transaction that a WriteRequest names. Raises DecodeError."""
+    if not request.HasField("tx"):
+        return None
+    identity = TransactionIdentity.FromString(request.tx)
+    return identity.session, identity.id
+
+
 def _check_head(request: Any) -> None:
-    if request.HasField("tx"):
-        raise YdbError(Status.UNSUPPORTED, "transactions are not supported")
     if not request.messages:
         raise bad_request("the write_request has no messages")
     if request.codec <= 0:
@@ -389,6 +397,7 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
         if end - position > _SMALL_BYTES:
             raise _out_of_order()
         rest = _LookWriteRequest.FromString(body[position:].tobytes())
+        transaction = _transaction(rest)
     except (DecodeError, BatchInvalid, IndexError):
         raise bad_request("the bytes are no write_request") from None
     if rest.messages:
@@ -397,4 +406,4 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
         rest.messages.add()  # the head is checked as that of a whole request
         parts.append(Part(body[part.begin : part.end], part.seq_nos(), part.created))
     _check_head(rest)
-    return WriteParts(rest.codec, parts)
+    return WriteParts(rest.codec, parts, transaction)

@@ -37,6 +37,22 @@ message CostInfo
 message VirtualTimestamp
   1 plan_step uint64
   2 tx_id uint64
+message Type
+  1 type_id enum Type.PrimitiveTypeId in type
+enum Type.PrimitiveTypeId
+  0 PRIMITIVE_TYPE_ID_UNSPECIFIED
+  1 INT32
+  4097 STRING
+message Value
+  2 int32_value sfixed32 in value
+  8 bytes_value bytes in value
+  12 items repeated Value
+message Column
+  1 name string
+  2 type Type
+message ResultSet
+  1 columns repeated Column
+  2 rows repeated Value
 """
 
 ISSUE = """
@@ -213,4 +229,78 @@ enum KeepAliveResult.SessionStatus
   0 SESSION_STATUS_UNSPECIFIED
   1 SESSION_STATUS_READY
   2 SESSION_STATUS_BUSY
+"""
+
+QUERY = """
+# Sessions and transactions. Answers have their status themselves.
+message CreateSessionRequest
+message CreateSessionResponse
+  1 status enum Ydb.StatusIds.StatusCode
+  2 issues repeated Ydb.Issue.IssueMessage
+  3 session_id string
+  4 node_id int64
+message DeleteSessionRequest
+  1 session_id string
+message DeleteSessionResponse
+  1 status enum Ydb.StatusIds.StatusCode
+  2 issues repeated Ydb.Issue.IssueMessage
+message AttachSessionRequest
+  1 session_id string
+message NodeShutdownHint
+message SessionState
+  1 status enum Ydb.StatusIds.StatusCode
+  2 issues repeated Ydb.Issue.IssueMessage
+  4 node_shutdown NodeShutdownHint in session_hint
+message SerializableModeSettings
+message OnlineModeSettings
+message StaleModeSettings
+message SnapshotModeSettings
+message SnapshotRWModeSettings
+message ReadCommittedRWModeSettings
+message StrictSerializableRWModeSettings
+message TransactionSettings
+  1 serializable_read_write SerializableModeSettings in tx_mode
+  2 online_read_only OnlineModeSettings in tx_mode
+  3 stale_read_only StaleModeSettings in tx_mode
+  4 snapshot_read_only SnapshotModeSettings in tx_mode
+  5 snapshot_read_write SnapshotRWModeSettings in tx_mode
+  6 read_committed_read_write ReadCommittedRWModeSettings in tx_mode
+  7 strict_serializable_read_write StrictSerializableRWModeSettings in tx_mode
+message TransactionMeta
+  1 id string
+message BeginTransactionRequest
+  1 session_id string
+  2 tx_settings TransactionSettings
+message BeginTransactionResponse
+  1 status enum Ydb.StatusIds.StatusCode
+  2 issues repeated Ydb.Issue.IssueMessage
+  3 tx_meta TransactionMeta
+message CommitTransactionRequest
+  1 session_id string
+  2 tx_id string
+message CommitTransactionResponse
+  1 status enum Ydb.StatusIds.StatusCode
+  2 issues repeated Ydb.Issue.IssueMessage
+message RollbackTransactionRequest
+  1 session_id string
+  2 tx_id string
+message RollbackTransactionResponse
+  1 status enum Ydb.StatusIds.StatusCode
+  2 issues repeated Ydb.Issue.IssueMessage
+message TransactionControl
+  1 tx_id string in tx_selector
+  2 begin_tx TransactionSettings in tx_selector
+  10 commit_tx bool
+message QueryContent
+  2 text string
+message ExecuteQueryRequest
+  1 session_id string
+  3 tx_control TransactionControl
+  4 query_content QueryContent in query
+message ExecuteQueryResponsePart
+  1 status enum Ydb.StatusIds.StatusCode
+  2 issues repeated Ydb.Issue.IssueMessage
+  3 result_set_index int64
+  4 result_set Ydb.ResultSet
+  6 tx_meta TransactionMeta
 """

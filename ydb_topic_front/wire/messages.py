@@ -18,6 +18,7 @@ messages = Messages(
         "Ydb.Auth": common_tables.AUTH,
         "Ydb.Scheme": common_tables.SCHEME,
         "Ydb.Table": common_tables.TABLE,
+        "Ydb.Query": common_tables.QUERY,
         "Ydb.Topic": stream_tables.COMMON + stream_tables.WRITE + stream_tables.READ + topic_tables.TOPIC,
     }
 )
@@ -29,3 +30,4 @@ WriteRequest = messages["Ydb.Topic.StreamWriteMessage.WriteRequest"]
 MessageData = messages["Ydb.Topic.StreamWriteMessage.WriteRequest.MessageData"]
 StreamReadFromClient = messages["Ydb.Topic.StreamReadMessage.FromClient"]
 StreamReadFromServer = messages["Ydb.Topic.StreamReadMessage.FromServer"]
+TransactionIdentity = messages["Ydb.Topic.TransactionIdentity"]

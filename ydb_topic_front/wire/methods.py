@@ -11,6 +11,7 @@ DISCOVERY = "Ydb.Discovery.V1.DiscoveryService"
 AUTH = "Ydb.Auth.V1.AuthService"
 SCHEME = "Ydb.Scheme.V1.SchemeService"
 TABLE = "Ydb.Table.V1.TableService"
+QUERY = "Ydb.Query.V1.QueryService"
 
 
 class Shape(Enum):
@@ -23,7 +24,8 @@ class Shape(Enum):
 
 class Method(NamedTuple):
     """One method; ``request``, ``response`` and ``result`` are names of messages. The response of a call is an
-    operation that contains the result; ``result`` is empty if there is none."""
+    operation that contains the result; ``result`` is empty if there is none. The query service's responses have their
+    status themselves, without an operation."""
 
     service: str
     name: str
@@ -31,6 +33,16 @@ class Method(NamedTuple):
     request: str
     response: str
     result: str
+
+    @property
+    def key(self) -> str:
+        """Return the name by which handlers are registered: the query service and the table service share names."""
+        return f"Query.{self.name}" if self.service == QUERY else self.name
+
+    @property
+    def has_operation(self) -> bool:
+        """Return whether a call's response is an operation."""
+        return self.service != QUERY
 
     @property
     def path(self) -> str:
@@ -85,8 +97,16 @@ _ALL = [
         "ModifyPermissions",
         without_result=("MakeDirectory", "RemoveDirectory", "ModifyPermissions"),
     ),
+    *(
+        Method(QUERY, name, Shape.CALL, f"Ydb.Query.{name}Request", f"Ydb.Query.{name}Response", "")
+        for name in ("CreateSession", "DeleteSession", "BeginTransaction", "CommitTransaction", "RollbackTransaction")
+    ),
+    Method(QUERY, "AttachSession", Shape.STREAM, "Ydb.Query.AttachSessionRequest", "Ydb.Query.SessionState", ""),
+    Method(
+        QUERY, "ExecuteQuery", Shape.STREAM, "Ydb.Query.ExecuteQueryRequest", "Ydb.Query.ExecuteQueryResponsePart", ""
+    ),
     *_calls(TABLE, "Ydb.Table", "CreateSession", "DeleteSession", "KeepAlive", without_result=("DeleteSession",)),
 ]
 
-METHODS: Mapping[str, Method] = {method.name: method for method in _ALL}
-"""All methods by name. Names are unique among these services."""
+METHODS: Mapping[str, Method] = {method.key: method for method in _ALL}
+"""All methods by :attr:`Method.key`."""

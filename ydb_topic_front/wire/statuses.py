@@ -34,9 +34,10 @@ class Status(IntEnum):
 
 
 class Issue(IntEnum):
-    """Issue codes of the topic service. Clients react to PARTITION_INACTIVE only."""
+    """Issue codes. Clients react to PARTITION_INACTIVE only."""
 
     NONE = 0
+    TRANSACTION_NOT_FOUND = 2015
     BAD_REQUEST = 500003
     WRONG_COOKIE = 500004
     UNKNOWN_TOPIC = 500017

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from bridges.errors import LogError
 from bridges.log.transactions.open_transaction import OpenPlaces, OpenTransaction
 from spark_pipeline.node.sinks.tables import AttemptRow, AttemptState, Hold
-
-if TYPE_CHECKING:
-    from bridges.catalog.topics.catalog import Catalog
 
 Key = tuple[int, int]
 """Producer id and epoch of an attempt."""
@@ -230,38 +226,3 @@ class Attempts:
             del batches[session.name.number]
             if not batches:
                 del self._sessions[session.name.query_key]
-
-
-_BLOCK = 64
-"""Ids that are taken from the catalog at a time, since each time costs a commit."""
-_LAST_EPOCH = 2**15 - 2
-"""The highest epoch of an attempt: its marker still needs a higher one."""
-_MOST_FREE = 10_000
-
-
-class Producers:
-    """The free producer ids, each with its next epoch. They are not kept over a restart."""
-
-    __slots__ = ("_catalog", "_free", "_taking")
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._free: deque[tuple[int, int]] = deque()
-        self._taking = asyncio.Lock()
-
-    async def take(self) -> tuple[int, int]:
-        """Return an unused pair of producer id and epoch. Raises LogError."""
-        async with self._taking:  # else a thousand concurrent callers would take a block each
-            if not self._free:
-                first = await self._catalog.counters.allocate_producer_ids(_BLOCK)
-                self._free.extend((first + number, 0) for number in range(_BLOCK))
-            return self._free.popleft()
-
-    def give(self, producer_id: int, epoch: int) -> None:
-        """Take back the id of an attempt that has ended, for its next epoch."""
-        if epoch < _LAST_EPOCH and len(self._free) < _MOST_FREE:
-            self._free.append((producer_id, epoch + 1))
-
-    def give_unused(self, producer_id: int, epoch: int) -> None:
-        """Take back an id and epoch that were not used."""
-        self._free.append((producer_id, epoch))

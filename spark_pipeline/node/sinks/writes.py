@@ -35,6 +35,7 @@ from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.transactions.ends import TransactionEnds
+from bridges.log.transactions.producers import Producers
 from spark_pipeline.node.sinks.attempts import (
     Attempt,
     AttemptGone,
@@ -43,7 +44,6 @@ from spark_pipeline.node.sinks.attempts import (
     BatchGoesBack,
     BatchName,
     Key,
-    Producers,
     Query,
     Session,
     TooManyAttempts,

@@ -13,7 +13,7 @@ from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats import FORMATS, FormatId, Translator, decode, pieces
 from bridges.formats.codecs.ydb import Codec
 from bridges.formats.kafka import encode, iterate
-from bridges.formats.producer import SeqNoStamp
+from bridges.formats.producer import InTransaction, ProducerStamp, SeqNoStamp
 from bridges.formats.records import CODEC_HEADER, Record, StoredBatch
 from bridges.formats.ydb import (
     KEY_ITEM,
@@ -108,6 +108,20 @@ def test_the_header_tells_the_ledger() -> None:
     assert (info.producer.producer_id, info.producer.seq_nos[-1], len(info.producer.seq_nos)) == (b"producer", 9, 2)
     assert (info.max_timestamp, info.control, info.transaction) == (5, False, None)
     assert FORM.describe(stored(message(1, b""), producer=b"").payload).producer is None
+
+
+def test_a_batch_of_a_transaction_is_known_by_the_transaction_s_producer_alone() -> None:
+    part = ProducerStamp(77, 3, 10, 2)
+    body = request(message(8, b"a"), message(9, b"b"))
+    payload = encode_batch(Head(False, 1, 2, 8, 9, 5, b"p", b"meta", part=part), body)
+    head = parse_head(payload)
+    assert (head.part, head.producer_id, head.session_meta, payload[head.body :]) == (part, b"p", b"meta", body)
+    info = FORM.describe(payload)
+    assert (info.producer, info.transaction) == (part, InTransaction(77, 3))
+    records = decode(StoredBatch(0, 2, int(FormatId.YDB), payload))
+    assert [(record.value, record.producer, record.sequence) for record in records] == [(b"a", "p", 8), (b"b", "p", 9)]
+    with pytest.raises(BatchInvalid, match="producer -1"):
+        parse_head(encode_batch(Head(False, 1, 2, 8, 9, 5, b"p", b"", part=ProducerStamp(-1, 0, 0, 2)), body))
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=200), st.integers(1, 50))

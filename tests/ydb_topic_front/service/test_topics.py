@@ -258,10 +258,6 @@ def test_partitions_and_retention_that_kafka_changes_are_told(raw: RawClient, ka
     assert raw.call("DescribeTopic", path=topic).status == Status.SCHEME_ERROR
 
 
-def test_there_are_no_transactions(raw: RawClient, topic: str) -> None:
-    assert raw.call("UpdateOffsetsInTransaction", consumer=topic).status == Status.UNSUPPORTED
-
-
 @pytest.mark.parametrize("kind", ["CreateTopic", "AlterTopic", "DescribeTopic"])
 def test_bytes_that_are_no_request(raw: RawClient, kind: str) -> None:
     method = METHODS[kind]

@@ -177,7 +177,7 @@ def write(*messages: dict[str, Any], codec: int = 1, **more: Any) -> dict[str, A
             Status.BAD_REQUEST,
             "4097 bytes, more than 4096",
         ),
-        (write(GOOD, tx={"id": "a", "session": "b"}), Status.UNSUPPORTED, "transactions"),
+        (write(GOOD, tx={"id": "a", "session": "b"}), Status.BAD_REQUEST, "session"),
         (INIT, Status.BAD_REQUEST, "has already had its init_request"),
         ({}, Status.BAD_REQUEST, "has no client_message"),
     ],

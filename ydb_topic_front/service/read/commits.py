@@ -162,9 +162,9 @@ class ReadCommits:
                     self._readers.ended(partitions.consumer, reading.topic)
             self._wake()
 
-    def stored_by_others(self, reading: PartitionReading, offset: int) -> None:
-        """Follow a position that another call has stored on behalf of this session, and tell the client."""
-        if self._catch_up(reading, offset):
+    def stored_by_others(self, reading: PartitionReading, offset: int, *, tell: bool) -> None:
+        """Follow a position that another call has stored on behalf of this session, and ``tell`` the client."""
+        if self._catch_up(reading, offset) and tell:
             self._tell({reading: offset})
 
     def _catch_up(self, reading: PartitionReading, offset: int) -> bool:

@@ -46,7 +46,7 @@ class ReadSession(Member, Protocol):
     def end(self, error: YdbError) -> None:
         """End the session with ``error``."""
 
-    def position_moved(self, topic: str, partition: int, offset: int) -> None:
+    def position_moved(self, topic: str, partition: int, offset: int, *, tell: bool = True) -> None:
         """Note that a CommitOffset call has stored a position on behalf of this session."""
 
     def unanswered(self, reading: PartitionReading) -> None:

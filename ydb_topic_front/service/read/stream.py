@@ -128,11 +128,12 @@ class ReadStream:
             self._readers.demote(self)
             self._partitions.take_back(reading)
 
-    def position_moved(self, topic: str, partition: int, offset: int) -> None:
-        """Note that a CommitOffset call has stored a position on behalf of this session."""
+    def position_moved(self, topic: str, partition: int, offset: int, *, tell: bool = True) -> None:
+        """Note that a CommitOffset call or a transaction has stored a position on behalf of this session; ``tell`` the
+        client."""
         reading = self._partitions.at(topic, partition)
         if reading is not None:
-            self._commits.stored_by_others(reading, offset)
+            self._commits.stored_by_others(reading, offset, tell=tell)
 
     def start(self, topic: str, partition: int) -> None:
         """Take a partition that the balancer has assigned (see

@@ -13,7 +13,7 @@ from bridges.catalog.topics.topic import InvalidPartitions
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.read.coordination import Forget
 from ydb_topic_front.service.topics import settings as topic_settings
-from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
+from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topics.topic import Topic
@@ -75,10 +75,6 @@ class Topics:
         """Delete a topic; open streams to it end."""
         topic = self._service.topic_at(call, request.path, Operation.DELETE)
         await self._catalog.delete_topic(topic.name)
-
-    async def offsets_in_transaction(self, request: Any, call: GrpcCall) -> None:
-        """Refuse UpdateOffsetsInTransaction: transactions need YDB's tables."""
-        raise YdbError(Status.UNSUPPORTED, "transactions are not supported: call CommitOffset")
 
     def _check_many(self, partitions: int) -> None:
         # Checked before anything is allocated per partition: the client chooses the number.
@@ -151,4 +147,3 @@ def register(registry: Registry, service: YdbService) -> None:
     registry.call("CreateTopic", topics.create)
     registry.call("AlterTopic", topics.alter)
     registry.call("DropTopic", topics.drop)
-    registry.call("UpdateOffsetsInTransaction", topics.offsets_in_transaction)

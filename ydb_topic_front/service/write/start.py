@@ -6,20 +6,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from anabranch_kit.run.awaited import awaited
 from bridges.catalog.topics.topic import NOT_IMPORTING
-from bridges.cluster.at_owner import at_owner
-from bridges.errors import LogUnavailable, PartitionSealed
+from bridges.errors import PartitionSealed
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.log.interfaces import Appended, note
 from ydb_topic_front.failures import translate_error
+from ydb_topic_front.service.write.last_seq_no import decided_last
 from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topics.topic import Topic
-    from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import PartitionLog
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.write.producers import Producers
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
 _SEQ_NO = int(LedgerKind.SEQ_NO)
 _OPENED_TOGETHER = 64
-_LAST = "ydb last seq_no"
 
 
 def insisted_on(topic: Topic, init: WriteInit) -> int | None:
@@ -76,7 +72,7 @@ async def _imported_to(service: YdbService, topic: Topic, producer: bytes) -> in
     for first in range(0, len(numbers), _OPENED_TOGETHER):
         some = numbers[first : first + _OPENED_TOGETHER]
         for number, last in zip(
-            some, await asyncio.gather(*(decided_last(service, topic, one, key) for one in some)), strict=True
+            some, await asyncio.gather(*(decided_last(service.node, topic.name, one, key) for one in some)), strict=True
         ):
             if last is not None and last > latest:
                 found, latest = number, last
@@ -95,7 +91,7 @@ async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, prod
     seen = set(parents)
     while parents:
         number = parents.pop()
-        known = await decided_last(service, topic, number, key)
+        known = await decided_last(service.node, topic.name, number, key)
         if known is None:
             more = [one for one in topic.partitions[number].parents if one not in seen]
             seen.update(more)
@@ -107,58 +103,3 @@ async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, prod
         stored: asyncio.Future[Appended] = awaited(lambda done: log.append(known_here, done))
         await stored
     return inherited
-
-
-async def _decided_there(log: PartitionLog) -> None:
-    """Wait until nothing is in flight in a sealed partition: its ledger is durable then. Raises LogError."""
-    while True:
-        await log.ready()
-        if log.next_offset == log.high_watermark:
-            return
-        await log.until(lambda: not log.is_open or log.next_offset == log.high_watermark)
-
-
-class LastAsked(msgspec.Struct, array_like=True, frozen=True):
-    """Request to a partition's owner for the last seq_no of the producer ``key``."""
-
-    topic: str
-    partition: int
-    key: bytes
-
-
-class LastTold(msgspec.Struct, array_like=True, frozen=True):
-    number: int | None
-
-
-async def decided_last(service: YdbService, topic: Topic, partition: int, key: bytes) -> int | None:
-    """Return a producer's last seq_no in a partition once nothing is in flight there; None if the partition does not
-    know it. Asks the partition's owner. Raises LogError."""
-    owners, peers = service.node.owners, service.node.peers
-
-    async def there(owner: Member) -> int | None:
-        return (await peers.ask(owner, _LAST, LastAsked(topic.name, partition, key), LastTold)).number
-
-    return await at_owner(
-        owners,
-        lambda: owners.slot_of(topic.name, partition),
-        lambda: _last_here(service.log_of(topic, partition), key),
-        there,
-    )
-
-
-async def _last_here(log: PartitionLog, key: bytes) -> int | None:
-    await _decided_there(log)
-    last = log.last(_SEQ_NO, key)
-    return None if last is None else last.number
-
-
-def answer_others(service: YdbService) -> None:
-    """Answer other nodes' requests for producers' last seq_no in partitions of this node."""
-
-    async def answer(asked: LastAsked) -> LastTold:
-        log = service.logs.get(asked.topic, asked.partition)
-        if log is None:
-            raise LogUnavailable(f"{asked.topic}-{asked.partition} is not known here yet, or not any more")
-        return LastTold(await _last_here(log, asked.key))
-
-    service.node.peers.serve(_LAST, LastAsked, answer)

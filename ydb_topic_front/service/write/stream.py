@@ -24,8 +24,10 @@ from bridges.net.grpc_server import Code, GrpcRefusal
 from ydb_topic_front.failures import translate_error
 from ydb_topic_front.service.core import TICKET
 from ydb_topic_front.service.identity import Identity
+from ydb_topic_front.service.transactions.transaction import StagedWrite
 from ydb_topic_front.service.write.appends import WriteAppends
-from ydb_topic_front.service.write.start import answer_others, bound_to, insisted_on, last_seq_no
+from ydb_topic_front.service.write.last_seq_no import answer_others
+from ydb_topic_front.service.write.start import bound_to, insisted_on, last_seq_no
 from ydb_topic_front.service.write.writing import Writing
 from ydb_topic_front.session.write_acks import Times, encode_at_once, encode_response
 from ydb_topic_front.session.write_batches import Batches
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.write.writers import Key
+    from ydb_topic_front.session.write_request import WriteParts
 
 _KNOWN_CODECS = range(1, 5)
 _FIRST_CUSTOM_CODEC = 10_000
@@ -79,7 +82,7 @@ class WriteStream:
         self._topic: Topic | None = None
         self._key: Key | None = None
         self._log: PartitionLog | None = None
-        self._producer = b""
+        self._producer = self._meta = b""
         self._resource = NODE
         self._identity = Identity(service, stream, self._refused)
         self._bound_at = 0.0
@@ -194,7 +197,8 @@ class WriteStream:
                     raw = await self._service.node.works.finish(work, request.acks)
         finally:
             self._answered(request)
-            self._appends.note_answer()
+            if not request.staged:
+                self._appends.note_answer()
         self._writing.counts.done(time.monotonic() - request.arrived, request.size, len(raw))
         await self._stream.write(raw)
 
@@ -221,7 +225,8 @@ class WriteStream:
         self._bound_at = time.monotonic()
         log = self._log = self._service.log_of(topic, partition)
         traffic = self._service.node.metrics.topic(topic.name)
-        batches = Batches(init.producer, init.encoded_meta(self._stream.host))
+        self._meta = init.encoded_meta(self._stream.host)
+        batches = Batches(init.producer, self._meta)
         self._appends.begin(log, batches, partial(self._written, topic, log.partition, traffic))
         await log.ready()
         generation = self._service.generation(topic.name, log.partition)
@@ -231,6 +236,7 @@ class WriteStream:
             self._key = (topic.topic_id, log.partition, init.producer)
             await writers.own(self._key, self)
             await log.ready()  # it may have failed during the former session
+            await self._service.transactions.require_decided((topic.name, log.partition), init.producer)
         last = await last_seq_no(self._service, topic, log, init.producer) if init.producer else 0
         if self._end is not None:
             return
@@ -277,7 +283,21 @@ class WriteStream:
                 self._account.give(Kind.REQUESTS, size)
         self._queue.append(request)
         self._unanswered += request.cost
-        await self._appends.take(request, found)
+        if found.transaction is None:
+            await self._appends.take(request, found)
+        else:
+            await self._stage(request, found, *found.transaction)
+
+    async def _stage(self, request: Request, found: WriteParts, session: str, transaction: str) -> None:
+        """Stage a request in its transaction. Raises YdbError."""
+        assert self._topic is not None
+        assert self._log is not None
+        head = session, transaction, self._topic.name, self._topic.topic_id.bytes, self._log.partition
+        for index, part in enumerate(found.parts):
+            rest = list(part.seq_nos), part.max_created_ms, bytes(part.messages)
+            write = StagedWrite(*head, self._producer, self._meta, found.codec, *rest)
+            request.staged_part(index, await self._writing.staging.stage(write, self._stream))
+        self._moved.set()
 
     def _take_other(self, message: Any) -> None:
         match message.WhichOneof("client_message"):
@@ -344,7 +364,7 @@ async def partition_for(writing: Writing, topic: Topic, init: WriteInit) -> int:
 def register(registry: Registry, service: YdbService) -> None:
     """Add this module's method."""
     writing = Writing(service)
-    answer_others(service)
+    answer_others(service.node)
     owners = service.node.owners
 
     async def stream_write(stream: GrpcStream) -> None:

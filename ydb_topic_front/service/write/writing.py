@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bridges.errors import PartitionSealed
 from ydb_topic_front.failures import translate_error
+from ydb_topic_front.service.transactions.staging import Staging
 from ydb_topic_front.service.write.producers import Producers
 from ydb_topic_front.service.write.speed import WriteSpeeds
 from ydb_topic_front.service.write.writers import Writers
@@ -31,6 +32,7 @@ class Writing:
             node.db, service.logs.options.seq_no_producer_idle_ms, service.settings.max_producers
         )
         self.speeds = WriteSpeeds(service)
+        self.staging = Staging(service)
         self.counts = node.metrics.kind("WriteRequest")
         self._turn = count()
         node.every(_EXPIRY_MS, self.producers.expire, "expiry of YDB's producers")

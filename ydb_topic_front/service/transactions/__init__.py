@@ -1,0 +1,1 @@
+"""Transactions of topics: sessions of the query service, staged writes, and commits of writes and positions."""
