@@ -28,8 +28,8 @@ from bridges.formats.pieces import written
 from bridges.formats.producer import SEQUENCES
 from bridges.formats.records import Buffer, StoredBatch
 
-_MOST_HEADERS = 10_000
-"""Most headers of one record; a record with more is read by itself."""
+_MOST_HEADERS = 64
+"""Most headers of one record: each is a pass over all records."""
 _ALIKE = 64
 """Most batches that are compared with the previous one in one step."""
 _LARGEST_TIME = 1 << 60

@@ -33,6 +33,8 @@ _RUN = 16
 """Length of a run of equal pieces from which on it pays to look for another run at once."""
 _STEPS = 256
 """Pieces that are followed one by one before the next search for a run of equal ones."""
+_MOST_FIELDS = 64
+"""Most fields of one message: each is a pass over all messages."""
 _LARGEST = (1 << 31) - 1
 """Most bytes of a buffer: Arrow's offsets are 32 bits."""
 
@@ -194,13 +196,15 @@ def walk(numbers: Numbers, at: Int64s, end: Int64s) -> Iterator[tuple[int, Int64
 
     Message ``i`` lies in ``[at[i], end[i])``. Each element is (tag, indices of the messages that have this tag there,
     the fields' values, the fields' ends); for a field of bytes the value is the position of its first byte. Nothing is
-    reliable before the iterator is exhausted. Raises Unusual for other kinds of fields, for long tags, and for a field
-    that reaches over its message.
+    reliable before the iterator is exhausted. Raises Unusual for other kinds of fields, for long tags, for a field that
+    reaches over its message, and for a message of many fields.
     """
     live = np.flatnonzero(at < end)
     at = at[live]
     try:
-        while len(live):
+        for _ in range(_MOST_FIELDS):
+            if not len(live):
+                return
             tags = numbers.octets[at]
             behind = np.empty_like(at)
             for tag in np.unique(tags).tolist():
@@ -219,6 +223,8 @@ def walk(numbers: Numbers, at: Int64s, end: Int64s) -> Iterator[tuple[int, Int64
             live, at = live[going], behind[going]
     except IndexError:
         raise Unusual from None
+    if len(live):
+        raise Unusual
 
 
 def sizes(values: Int64s) -> Int64s:

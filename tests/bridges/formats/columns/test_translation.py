@@ -272,3 +272,15 @@ def test_messages_of_ydb_that_are_damaged(seed: int, flips: int) -> None:
         body[draw.randrange(len(body))] = draw.randrange(256)
     head = Head(False, 1, 4, 1, 9, 5, b"me", b"")
     check(StoredBatch(0, 4, FormatId.YDB, encode_batch(head, body), 77))
+
+
+def test_records_with_many_headers_are_left_to_the_long_way() -> None:
+    """Columns take a pass over all records for each header, whose number a client chooses."""
+    records = [Record(None, b"", [("", b"")] * (50_000 if number == 7 else 0), 5, number) for number in range(50)]
+    payload = encode(records)
+    for target in (FormatId.KAFKA, FormatId.YDB):
+        stored = StoredBatch(0, 50, FormatId.KAFKA, payload, 77)
+        if target == FormatId.YDB:
+            made = at_once(_one_by_one(FORMATS[FormatId.KAFKA], stored, FORMATS[target], DEFAULT_LIMIT))
+            stored = StoredBatch(0, 50, target, made, 77)
+        assert check(stored) == 0
