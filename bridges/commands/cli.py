@@ -7,6 +7,9 @@ address; 4 the data directory cannot be used, or an address is taken; 5 the node
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +17,7 @@ import click
 
 from bridges.entry_points import entry_points
 from bridges.extras import remedy
-from bridges.version import VERSION
+from bridges.version import version_line
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -37,14 +40,17 @@ _COMMANDS = {
     "cluster": ("nodes.cluster", "Show the nodes of a cluster, move slots, drain nodes."),
     "user": ("rights.user", "Add, remove and list users, and change passwords."),
     "produce": ("topics.produce", "Append lines to a topic."),
+    "status": ("nodes.node:status", "Show the state of a node and the work of each protocol."),
+    "consume": ("topics.tail", "Print records of a topic, from anywhere, in any format; as tail."),
     "tail": ("topics.tail", "Print records of a topic."),
     "accept-data-loss": ("servers.accept_data_loss", "Accept the loss of damaged data, so that a node can start."),
     "api": ("api", "Send a request to the node's JSON interface."),
     "top": ("nodes.top", "Show a node's activity, refreshed in place."),
     "doctor": ("nodes.doctor", "Check this installation and suggest remedies."),
+    "completion": ("completion", "Print the script that completes this command in a shell."),
     "version": ("version", "Print the version."),
 }
-"""By command name: a module in bridges/commands with a click command ``command``, and the command's help."""
+"""By command name: a module in bridges/commands with its click command (default: ``command``), and its help."""
 
 ENTRY_POINTS = "anabranch.commands"
 """The entry-point group of commands of other packages. Each entry names a click command, whose module should import
@@ -61,12 +67,23 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return self._installed(cmd_name)
-        command: click.Command = import_module(f"bridges.commands.{_COMMANDS[cmd_name][0]}").command
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"bridges.commands.{module}"), name or "command")
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        words = [*ctx.args]
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if "--json" not in words:
+                raise
+            click.echo(json.dumps({"error": error.format_message()}), err=True)
+            raise SystemExit(EXIT_USAGE) from None
+        except BrokenPipeError:
+            # Whoever reads the output has enough, as head does: click would make it a failure.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(0) from None
         except ImportError as error:
             if (install := remedy(error)) is None:
                 raise
@@ -92,8 +109,16 @@ class _Lazy(click.Group):
             )
 
 
+def _print_version(ctx: click.Context, option: click.Parameter, given: bool) -> None:
+    if given:
+        click.echo(version_line())
+        ctx.exit()
+
+
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, message="anabranch %(version)s")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
 def main() -> None:
     """One durable log, reached through the streaming protocols a team already uses."""
 

@@ -202,6 +202,16 @@ def format_time(ms: float) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
+def parse_time(text: str) -> int | None:
+    """Return a time such as 2026-01-31T12:00:00Z (default zone: UTC) in milliseconds since 1970; None if it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return max(0, int(moment.timestamp() * 1000))
+
+
 def join_neighbours(numbers: Iterable[int]) -> list[str]:
     """Return numbers as text in ascending order, neighbours as a range such as ``0-3``."""
     runs: list[list[int]] = []

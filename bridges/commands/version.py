@@ -7,14 +7,14 @@ import platform
 import click
 
 from bridges.commands.common import json_option, print_json
-from bridges.version import VERSION
+from bridges.version import VERSION, find_commit, version_line
 
 
 @click.command("version")
 @json_option
 def command(as_json: bool) -> None:
-    """Print the version."""
+    """Print the version, and the commit if it was installed from one."""
     if as_json:
-        print_json({"version": VERSION, "python": platform.python_version()})
+        print_json({"version": VERSION, "commit": find_commit(), "python": platform.python_version()})
     else:
-        click.echo(f"anabranch {VERSION}")
+        click.echo(version_line())

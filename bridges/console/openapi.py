@@ -128,7 +128,7 @@ OPERATIONS = (
                 "enum": ["newest", "oldest"],
                 "description": "Partitions are merged by time, in windows, oldest first within one.",
             },
-            "at": {"type": "string", "description": "With order: where to go on, 0:17,2:5, as next says."},
+            "at": {"type": "string", "description": "partitions, and where to begin in each: 0:17,2:5"},
         },
         lines=True,
         kind="application/x-ndjson",

@@ -1,4 +1,4 @@
-"""``anabranch node``: status, health, promises, users, jobs, history."""
+"""``anabranch node``: status, whoami, health, promises, users, jobs, history."""
 
 from __future__ import annotations
 
@@ -49,6 +49,16 @@ def status(client: NodeClient) -> None:
         ["PROTOCOL", "CONNECTIONS", "REQUESTS", "ERRORS", "RECORDS-IN", "RECORDS-OUT"],
         ([one[key] for key in keys] for one in found["fronts"]),
     )
+
+
+@command.command("whoami")
+@asks_node
+def whoami(client: NodeClient) -> None:
+    """Show who you are to the node, and what you may do with it."""
+    found = client.show("GET", "/api/me")
+    click.echo(f"user     {shown(found['user'])}")
+    click.echo(f"node     {', '.join(found['node']) or NOTHING}")
+    click.echo(f"topics   {'those that rules allow' if found['restricted'] else 'all'}")
 
 
 @command.command("health")

@@ -48,7 +48,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in _FIELDS if options[name] is not None}
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(rules: list[dict[str, Any]]) -> None:
     print_table(
         ["RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "MAY"],
         (
@@ -61,7 +61,7 @@ def _print(found: dict[str, Any]) -> None:
                 one["operation"],
                 "yes" if one["allow"] else "no",
             ]
-            for one in found["acls"]
+            for one in rules
         ),
     )
 
@@ -73,7 +73,7 @@ def _print(found: dict[str, Any]) -> None:
 def list_rules(about: str | None, client: NodeClient, **options: Any) -> None:
     """Show all rules, or those that match the options."""
     given = _given(options) | ({} if about is None else {"about": about})
-    _print(client.show("GET", f"/api/acls?{urlencode(given)}"))
+    _print(client.show("GET", f"/api/acls?{urlencode(given)}", part="acls"))
 
 
 @command.command("add")
@@ -83,7 +83,7 @@ def list_rules(about: str | None, client: NodeClient, **options: Any) -> None:
 def add(deny: bool, client: NodeClient, **options: Any) -> None:
     """Add a rule. Needs --resource, --name, --principal and --operation."""
     body = _given(options) | {"allow": not deny}
-    _print(client.show("POST", "/api/acls", body))
+    _print(client.show("POST", "/api/acls", body, part="acls"))
 
 
 @command.command("remove")
@@ -94,6 +94,6 @@ def remove(yes: bool, client: NodeClient, **options: Any) -> None:
     """Remove the rules that match the options, and show them."""
     given = _given(options)
     if not (yes or client.as_json):
-        _print(client.call("GET", f"/api/acls?{urlencode(given)}"))
+        _print(client.call("GET", f"/api/acls?{urlencode(given)}")["acls"])
     confirm("Remove these rules?", yes=yes, as_json=client.as_json)
-    _print(client.show("POST", "/api/acls/remove", given))
+    _print(client.show("POST", "/api/acls/remove", given, part="acls"))

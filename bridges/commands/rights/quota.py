@@ -44,12 +44,12 @@ def _shown(entity: dict[str, Any], kind: str) -> str:
     return str(entity[kind] or "*") if kind in entity else "-"
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(quotas: list[dict[str, Any]]) -> None:
     print_table(
         ["USER", "CLIENT-ID", "IP", "QUOTA", "VALUE"],
         (
             [*(_shown(one["entity"], kind) for kind in _KINDS), key, f"{value:.12g}"]
-            for one in found["quotas"]
+            for one in quotas
             for key, value in one["values"].items()
         ),
     )
@@ -59,7 +59,7 @@ def _print(found: dict[str, Any]) -> None:
 @asks_node
 def list_quotas(client: NodeClient) -> None:
     """Show all quotas."""
-    _print(client.show("GET", "/api/quotas"))
+    _print(client.show("GET", "/api/quotas", part="quotas"))
 
 
 @command.command("set")
@@ -76,7 +76,7 @@ def set_quotas(quotas: tuple[str, ...], client: NodeClient, **options: Any) -> N
         except ValueError:
             raise click.UsageError(f"{one!r} is to be QUOTA=NUMBER") from None
     body = {"entity": _entity(options), "values": values}
-    _print(client.show("POST", "/api/quotas", body))
+    _print(client.show("POST", "/api/quotas", body, part="quotas"))
 
 
 @command.command("remove")
@@ -86,4 +86,4 @@ def set_quotas(quotas: tuple[str, ...], client: NodeClient, **options: Any) -> N
 def remove(quotas: tuple[str, ...], client: NodeClient, **options: Any) -> None:
     """Remove the named quotas of a user, client or address, or all of them; show which are left."""
     body = {"entity": _entity(options), "keys": list(quotas)}
-    _print(client.show("POST", "/api/quotas/remove", body))
+    _print(client.show("POST", "/api/quotas/remove", body, part="quotas"))

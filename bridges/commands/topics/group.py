@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -18,6 +17,7 @@ from bridges.commands.common import (
     history_options,
     join_neighbours,
     lag,
+    parse_time,
     print_history,
     print_json,
     print_table,
@@ -133,7 +133,8 @@ def history(group: str, space: str, span: str, client: NodeClient) -> None:
 
 @command.command("reset")
 @click.argument("group")
-@click.option("--topic", required=True, help="Topic whose positions are set.")
+@click.option("--topic", "topics", multiple=True, help="Topic whose positions are set; may be repeated.")
+@click.option("--all-topics", is_flag=True, help="Set the positions in all topics that the group has positions in.")
 @click.option(
     "--partition",
     "partitions",
@@ -143,6 +144,8 @@ def history(group: str, space: str, span: str, client: NodeClient) -> None:
 )
 @click.option(
     "--to",
+    "--to-datetime",
+    "to",
     required=True,
     metavar="PLACE",
     help="New position: 'earliest', 'latest', an offset, or a time such as 2026-01-31T12:00:00Z (default zone: UTC).",
@@ -152,7 +155,8 @@ def history(group: str, space: str, span: str, client: NodeClient) -> None:
 @asks_node
 def reset(
     group: str,
-    topic: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
     partitions: tuple[int, ...],
     to: str,
     space: str,
@@ -160,7 +164,9 @@ def reset(
     client: NodeClient,
 ) -> None:
     """Set the positions of a group without members."""
-    body: dict[str, object] = {"topic": topic, "space": space, "dry_run": dry_run}
+    if bool(topics) == all_topics:
+        client.fail("say which topics: --topic NAME, or --all-topics", EXIT_USAGE)
+    body: dict[str, object] = {"space": space, "dry_run": dry_run}
     if partitions:
         body["partitions"] = list(partitions)
     if to in ("earliest", "latest"):
@@ -168,21 +174,25 @@ def reset(
     elif to.isascii() and to.isdigit():
         body |= {"to": "offset", "offset": int(to)}
     else:
-        try:
-            moment = datetime.fromisoformat(to)
-        except ValueError:
+        moment = parse_time(to)
+        if moment is None:
             client.fail(f"--to {to!r} is neither 'earliest' nor 'latest', an offset or a time", EXIT_USAGE)
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        body |= {"to": "time", "time_ms": int(moment.timestamp() * 1000)}
-    found = client.show("POST", f"/api/groups/{quote(group, safe='')}/reset", body)
-    rows = [
-        [
-            one["partition"],
-            *(NOTHING if one[key] is None else one[key] for key in ("before", "offset", "change", "lag")),
-        ]
-        for one in found["positions"]
-    ]
-    print_table(["PARTITION", "BEFORE", "THEN" if dry_run else "NOW", "CHANGE", "LAG"], rows)
+        body |= {"to": "time", "time_ms": moment}
+    path = f"/api/groups/{quote(group, safe='')}"
+    if all_topics:
+        known = client.call("GET", f"{path}?{urlencode({'space': space})}")["positions"]
+        topics = tuple(dict.fromkeys(one["topic"] for one in known))
+    rows = []
+    for topic in topics:
+        found = client.call("POST", f"{path}/reset", {**body, "topic": topic})
+        if client.as_json:
+            print_json(found)
+        for one in found["positions"]:
+            numbers = (NOTHING if one[key] is None else one[key] for key in ("before", "offset", "change", "lag"))
+            rows.append([shown(topic), one["partition"], *numbers])
+    if client.as_json:
+        return
+    print_table(["TOPIC", "PARTITION", "BEFORE", "THEN" if dry_run else "NOW", "CHANGE", "LAG"], rows)
     if dry_run:
         click.echo("nothing was changed (--dry-run)")
 

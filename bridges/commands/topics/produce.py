@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import click
 
-from bridges.commands.common import NodeClient, asks_node, print_json, topic_path
+from bridges.commands.common import NodeClient, asks_node, key_values, print_json, topic_path
 
 _BLOCK = 256 * 1024
 _QUIET_S = 15.0
@@ -23,14 +23,20 @@ _QUIET_S = 15.0
 @click.command("produce")
 @click.argument("topic")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True), default="-")
-@click.option("--key-separator", metavar="TEXT", help="Text that separates key and value in a line.")
+@click.option("--key-separator", "-K", metavar="TEXT", help="Text that separates key and value in a line.")
+@click.option("--key", "-k", help="Key of all lines.")
+@click.option(
+    "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Header of all lines; may be repeated."
+)
 @click.option("--records", "as_records", is_flag=True, help="Lines are JSON records, as 'tail --json' prints them.")
-@click.option("--partition", type=click.IntRange(0), help="Partition for all lines (default: by key).")
+@click.option("--partition", "-p", type=click.IntRange(0), help="Partition for all lines (default: by key).")
 @asks_node
 def command(
     topic: str,
     file: Path,
     key_separator: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
     as_records: bool,
     partition: int | None,
     client: NodeClient,
@@ -39,17 +45,24 @@ def command(
 
     Returns when all records are durable.
     """
-    if as_records and (key_separator is not None or partition is not None):
-        raise click.UsageError("--records lines carry their own key and partition")
+    common: dict[str, object] = {} if partition is None else {"partition": partition}
+    if key is not None:
+        common["key"] = key
+    if headers:
+        common["headers"] = [[name, value] for name, value in key_values(headers, "--header").items()]
+    if as_records and (key_separator is not None or common):
+        raise click.UsageError("--records lines carry their own key, headers and partition")
+    if key is not None and key_separator is not None:
+        raise click.UsageError("either --key or --key-separator is given")
     path = topic_path(topic, "records")
     if str(file) == "-":
-        answer = client.upload(path, _bodies(_blocks(sys.stdin.buffer), as_records, key_separator, partition))
+        answer = client.upload(path, _bodies(_blocks(sys.stdin.buffer), as_records, key_separator, common))
     else:
         with file.open("rb") as source:
             blocks = _blocks(source)
             if sys.stderr.isatty() and not client.as_json:
                 blocks = _with_progress(blocks, file.stat().st_size)
-            answer = client.upload(path, _bodies(blocks, as_records, key_separator, partition))
+            answer = client.upload(path, _bodies(blocks, as_records, key_separator, common))
     if client.as_json:
         print_json(answer)
     else:
@@ -69,7 +82,7 @@ def _blocks(source: BinaryIO | BufferedReader) -> Iterator[bytes]:
 
 
 def _bodies(
-    blocks: Iterator[bytes], as_records: bool, key_separator: str | None, partition: int | None
+    blocks: Iterator[bytes], as_records: bool, key_separator: str | None, common: dict[str, object]
 ) -> Iterator[bytes]:
     """Yield, per block, the JSON of the lines that end in it; an empty line for an empty block."""
     separator = None if key_separator is None else key_separator.encode()
@@ -81,7 +94,7 @@ def _bodies(
         key: bytes | None = None
         if separator and separator in text:
             key, _, text = text.partition(separator)
-        return _record(key, text, partition)
+        return _record(key, text, common)
 
     rest = b""
     for block in blocks:
@@ -94,8 +107,8 @@ def _bodies(
         yield convert(rest)
 
 
-def _record(key: bytes | None, value: bytes, partition: int | None) -> bytes:
-    record: dict[str, object] = {}
+def _record(key: bytes | None, value: bytes, common: dict[str, object]) -> bytes:
+    record = {**common}
     for name, data in (("key", key), ("value", value)):
         if data is None:
             continue
@@ -103,8 +116,6 @@ def _record(key: bytes | None, value: bytes, partition: int | None) -> bytes:
             record[name] = data.decode()
         except UnicodeDecodeError:
             record[f"{name}_base64"] = base64.b64encode(data).decode()
-    if partition is not None:
-        record["partition"] = partition
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -28,17 +29,28 @@ from bridges.commands.common import (
 )
 
 
-@click.group("topic")
+class _Topics(click.Group):
+    """A group in which ``ls`` is ``list``, and ``rm`` is ``delete``."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, {"ls": "list", "rm": "delete"}.get(cmd_name, cmd_name))
+
+
+@click.group("topic", cls=_Topics)
 def command() -> None:
     """List, create, describe, alter and delete topics; skip batches that cannot be read."""
 
 
 @command.command("list")
+@click.argument("pattern", required=False)
 @asks_node
-def list_(client: NodeClient) -> None:
-    """List all topics."""
+def list_(pattern: str | None, client: NodeClient) -> None:
+    """List all topics, or those whose name matches PATTERN: shell wildcards, or a part of the name."""
     answer = client.call("GET", "/api/topics")
     topics = answer["topics"]
+    if pattern is not None:
+        wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+        topics = [one for one in topics if fnmatchcase(one["name"], wanted)]
     for node_id in answer.get("unanswered", ()):
         click.echo(f"without the partitions of node {node_id}, which does not answer", err=True)
     if client.as_json:
@@ -51,7 +63,7 @@ def list_(client: NodeClient) -> None:
 
 
 @command.command("create")
-@click.argument("topic")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--partitions", type=click.IntRange(1), help="Number of partitions (default: the node's default).")
 @click.option(
     "--config",
@@ -61,13 +73,17 @@ def list_(client: NodeClient) -> None:
     help="Topic configuration; the keys are Kafka's. May be repeated.",
 )
 @asks_node
-def create(topic: str, partitions: int | None, configs: tuple[str, ...], client: NodeClient) -> None:
-    """Create a topic."""
-    body: dict[str, Any] = {"name": topic, "config": key_values(configs, "--config")}
+def create(topics: tuple[str, ...], partitions: int | None, configs: tuple[str, ...], client: NodeClient) -> None:
+    """Create topics."""
+    body: dict[str, Any] = {"config": key_values(configs, "--config")}
     if partitions is not None:
         body["partitions"] = partitions
-    made = client.show("POST", "/api/topics", body)
-    click.echo(f"created {topic} with {len(made['partitions'])} partitions")
+    for topic in topics:
+        made = client.call("POST", "/api/topics", {"name": topic, **body})
+        if client.as_json:
+            print_json(made)
+        else:
+            click.echo(f"created {topic} with {len(made['partitions'])} partitions")
 
 
 @command.command("describe")
@@ -181,14 +197,19 @@ def alter(
 
 
 @command.command("delete")
-@click.argument("topic")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @yes_option
 @asks_node
-def delete(topic: str, yes: bool, client: NodeClient) -> None:
-    """Delete a topic and its data, for good."""
-    confirm(f"Delete topic {topic} and all its records?", yes=yes, as_json=client.as_json)
-    client.show("DELETE", topic_path(topic))
-    click.echo(f"deleted {topic}")
+def delete(topics: tuple[str, ...], yes: bool, client: NodeClient) -> None:
+    """Delete topics and their data, for good."""
+    what = f"topic {topics[0]} and all its" if len(topics) == 1 else f"the topics {', '.join(topics)} and all their"
+    confirm(f"Delete {what} records?", yes=yes, as_json=client.as_json)
+    for topic in topics:
+        done = client.call("DELETE", topic_path(topic))
+        if client.as_json:
+            print_json(done)
+        else:
+            click.echo(f"deleted {topic}")
 
 
 @command.command("skip")

@@ -131,8 +131,10 @@ class RecordHandlers(Handlers):
         offset at which to continue in each partition (``next``).
 
         With ``order`` (``newest`` or ``oldest``), partitions are merged by time: at least ``limit`` records are sent,
-        and with ``key`` those of the key's own partition first. Lines with ``looked`` alone tell the progress. ``at``
-        (``0:17,2:5``) continues where the last line says; with ``newest``, these and ``offset`` are ends.
+        and with ``key`` those of the key's own partition first. Lines with ``looked`` alone tell the progress.
+
+        ``at`` (``0:17,2:5``) names partitions and where to begin in each, as ``next`` does; with ``newest``, these and
+        ``offset`` are ends.
         """
         topic = self._topic(request, Operation.READ)
         query = request.query
@@ -185,7 +187,8 @@ class RecordHandlers(Handlers):
                 for log, found in zip(logs, times, strict=True)
             }
         if order is None:
-            return {log: _position(log, query.get("offset", "earliest")) for log in logs}
+            text = query.get("offset", "earliest")
+            return {log: _nearest(log, str(at[log.partition])) if at else _position(log, text) for log in logs}
         if order.newest:
             return {log: log.log_start_offset for log in logs}
         text = query.get("offset", "earliest")

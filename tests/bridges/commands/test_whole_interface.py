@@ -27,9 +27,12 @@ topic groups words
 topic history words
 topic record words 0
 tail words --limit 1
+consume words --group readers
+status
 group list
 group describe readers
 group history readers --span day
+group reset readers --all-topics --to-datetime 2001-01-01
 group reset readers --topic words --to latest
 transaction list
 transaction describe none: 1
@@ -53,6 +56,7 @@ node status
 node health
 node promises
 node users
+node whoami
 node jobs
 node history
 api GET /api/openapi.json
