@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from bridges import front_kit
 from bridges.catalog.topics.config import SPLIT
 from bridges.catalog.topics.lineage import KeyRange
+from bridges.catalog.views.groups import CONSUMERS
 from bridges.formats import FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
+from bridges.front_kit import KitNode
 from bridges.log.interfaces import Appended, Batch
 from bridges.node.assembly import Node
 from bridges.node.settings.config import load
+from tests.kit.waiting import until
 from tests.node_process import FRONTS, SELDOM
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.reading import Session, number_of, write
+from ydb_topic_front.front import YdbFront
 
 T = TypeVar("T")
 HALVES = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
@@ -51,6 +56,13 @@ async def of_client(work: Callable[[RawClient], T], node: Node) -> T:
 
     async with asyncio.timeout(2 * PATIENCE):
         return await asyncio.to_thread(run)
+
+
+async def move(kits: Sequence[KitNode], to: KitNode) -> None:
+    """Partition 0 of ``t`` gets another owner."""
+    cluster = to.node.floors.place.cluster
+    await cluster.move([cluster.slot_of("t", 0)], cluster.node_id)
+    await until(lambda: [one for one in kits if one.node.logs.owns("t", 0)] == [to])
 
 
 async def split(node: Node) -> None:
@@ -203,6 +215,37 @@ async def test_a_reader_that_comes_when_all_is_confirmed_passes_the_rest(node: N
         session.end()
 
     await of_client(read, node)
+
+
+async def test_a_parent_that_moves_when_all_of_it_was_sent_gives_way_to_its_children(tmp_path: Path) -> None:
+    """Its next owner was not asked yet when the client confirms the last message, before a transaction's marker."""
+    async with front_kit.cluster(tmp_path, YdbFront) as kits:
+        names = [f"c{number}" for number in range(20)]
+        consumers = [{"name": name} for name in names]
+        await of_client(lambda raw: raw.result("CreateTopic", path="t", consumers=consumers), kits[0].node)
+        owner, other = kits if await kits[0].owned("t") else kits[::-1]
+        cluster = owner.node.floors.place.cluster
+        coordinated = next(name for name in names if cluster.is_mine(cluster.slot_of_key(CONSUMERS, name)))
+        await allow_splits(owner.node)
+        assert await append(owner.node, b"committed", 2) == 0
+        await end(owner.node, 2, commit=True)
+        await split(owner.node)
+        loop = asyncio.get_running_loop()
+
+        def read(raw: RawClient) -> None:
+            session = Session(raw, "t", consumer=coordinated)
+            number = number_of(session.started())
+            assert [one.data for one in session.read(1)] == [b"committed"]
+            read_offset = 0
+            while read_offset < 2:
+                session.stream.send(partition_session_status_request={"partition_session_id": number})
+                read_offset = session.receive("partition_session_status_response").read_offset
+            asyncio.run_coroutine_threadsafe(move(kits, other), loop).result(PATIENCE)
+            session.commit(number, (0, 1))
+            assert {session.started().partition_session.partition_id for _ in range(2)} == {1, 2}
+            session.end()
+
+        await of_client(read, owner.node)
 
 
 async def test_what_was_aborted_is_not_shown_and_what_is_open_is_waited_for(node: Node) -> None:
