@@ -46,6 +46,8 @@ class Seals:
         self._waiting: dict[int, tuple[Topic, int]] = {}
         # The back-off of failed seals, and the monotonic time of the next attempt.
         self._put_off: dict[int, tuple[float, float]] = {}
+        # How often retry() was called: a seal that fails has to see what happened while it was carried out.
+        self._retries = 0
         self._rounds: Rounds[int] = Rounds(barrier, "sealing", at_once=_CONCURRENCY, patience=_PATIENCE_S)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -66,6 +68,7 @@ class Seals:
 
     def retry(self, stream: int | None = None) -> None:
         """Retry failed seals at once: all, or that of one stream."""
+        self._retries += 1
         if stream is None:
             self._put_off.clear()
         else:
@@ -105,24 +108,25 @@ class Seals:
             return
         topic, number = wanted
         delay, _ = self._put_off.pop(stream, (0.0, 0.0))
+        later = partial(self._later, stream, delay, self._retries)
         try:
             end = await seal(topic.name, number)
             # Store the end before anyone learns it, whatever the durability: a reader that goes on to the children
             # never returns.
             await self._db.changes.settled(lambda: self._confirm(topic, number, stream, end))
         except NotOwner:
-            self._later(stream, delay)  # the owner seals it, and every node follows the change
+            later()  # the owner seals it, and every node follows the change
         except TransactionsOpen as error:  # Logs.seal has it retried once they have ended
             if not delay:
                 _log.info("a partition is sealed later", topic=topic.name, partition=number, reason=str(error))
-            self._later(stream, delay)
+            later()
         except LogError as error:
             if stream in self._waiting:
                 _log.warning("a partition is not sealed yet", topic=topic.name, partition=number, error=str(error))
-                self._later(stream, delay)
+                later()
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
             self._barrier.caught("sealing", error, topic=topic.name, partition=number)
-            self._later(stream, delay)
+            later()
 
     async def _confirm(self, topic: Topic, number: int, stream: int, end: int) -> None:
         mark = self._db.changes.mark(FOLLOWED, [topic.name])
@@ -137,9 +141,12 @@ class Seals:
 
         await self._db.run(write, flush=True, then=confirm)
 
-    def _later(self, stream: int, delay: float) -> None:
-        """Try again, after twice the last back-off."""
-        if stream in self._waiting:
+    def _later(self, stream: int, delay: float, retries: int) -> None:
+        """Try again: at once if :meth:`retry` was called since ``retries`` was read, else after twice the last
+        back-off."""
+        if retries != self._retries:
+            self._wake.set()
+        elif stream in self._waiting:
             delay = min(2 * delay, _RETRY_LAST_S) or _RETRY_FIRST_S
             self._put_off[stream] = delay, asyncio.get_running_loop().time() + delay
             self._wake.set()

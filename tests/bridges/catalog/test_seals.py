@@ -14,7 +14,7 @@ from bridges.catalog.topics import seals as seals_module
 from bridges.catalog.topics.lineage import WHOLE, PartitionInfo
 from bridges.catalog.topics.seals import Seals
 from bridges.catalog.topics.topic import Topic
-from bridges.errors import LogUnavailable
+from bridges.errors import LogUnavailable, NotOwner
 from tests.databases import database
 
 
@@ -57,5 +57,33 @@ async def test_partitions_are_sealed_while_others_wait_for_a_server_that_is_gone
         back.set()
         await everything.wait()
     assert sorted(sealed) == list(range(200))
+    await seals.close()
+    await db.close()
+
+
+async def test_a_seal_that_fails_when_a_retry_was_asked_for_is_tried_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This node became the owner while it was refused for not being it: nobody asks a second time."""
+    monkeypatch.setattr(seals_module, "_RETRY_FIRST_S", 3600.0)
+    db = database(tmp_path / "db", MIGRATIONS, application_id=APPLICATION_ID)
+    await db.open()
+    confirmed = asyncio.Event()
+    asked = 0
+
+    async def seal(topic: str, number: int) -> int:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            seals.retry()
+            raise NotOwner("t-0", 2)
+        return number
+
+    seals = Seals(db, Barrier(), lambda *_: confirmed.set())
+    topic = Topic("t", uuid.uuid4(), [PartitionInfo(0, 0, WHOLE)], {}, 0)
+    seals.want(topic, topic.partitions[0])
+    seals.start(seal)
+    async with asyncio.timeout(60):
+        await confirmed.wait()
     await seals.close()
     await db.close()
