@@ -26,7 +26,38 @@ from ydb_topic_front.wire.statuses import Status
 
 LEADERS = {0, 1, 2, 3, 21, 23, 27, 61, 75, 78, 79}
 """Requests that Kafka's clients send to a partition's leader, or that ask where that is."""
-CONTROLLERS = {19, 20, 29, 30, 31, 32, 33, 35, 37, 43, 44, 45, 46, 48, 49, 50, 51, 55, 57, 60, 74}
+CONTROLLERS = {
+    19,
+    20,
+    29,
+    30,
+    31,
+    32,
+    33,
+    34,
+    35,
+    37,
+    38,
+    39,
+    40,
+    41,
+    43,
+    44,
+    45,
+    46,
+    48,
+    49,
+    50,
+    51,
+    55,
+    57,
+    60,
+    64,
+    74,
+    80,
+    81,
+    94,
+}
 """Those of which they look for the controller, or for any broker."""
 WITHOUT = {17, 18, 36}
 """Those before a client is known, which ask neither logs nor the database."""
