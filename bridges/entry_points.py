@@ -66,11 +66,11 @@ def _in_directories(group: str) -> list[EntryPoint] | None:
                 distribution = name.rpartition(".")[0].partition("-")[0].replace(".", "_").lower()
                 if distribution not in seen:
                     seen.add(distribution)
-                    found += _of(os.path.join(directory, name, "entry_points.txt"), group)
+                    found += _read(os.path.join(directory, name, "entry_points.txt"), group)
     return found
 
 
-def _of(path: str, group: str) -> Iterator[EntryPoint]:
+def _read(path: str, group: str) -> Iterator[EntryPoint]:
     text = ""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError), open(path, encoding="utf-8") as file:
         text = file.read()

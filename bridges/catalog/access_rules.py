@@ -51,7 +51,7 @@ class AccessRules:
     async def add(self, rules: Sequence[Rule]) -> None:
         """Add ``rules``, all or none; a rule that exists already changes nothing. Raises TooManyRules,
         DatabaseError."""
-        await self._db.changes.settled(lambda: self._add(rules))
+        await self._db.changes.settle(lambda: self._add(rules))
 
     async def _add(self, rules: Sequence[Rule]) -> None:
         async with self._changing:
@@ -81,7 +81,7 @@ class AccessRules:
     async def remove(self, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
         """Remove the rules that match any filter. Return, for each filter, the rules that it matched. Raises
         DatabaseError."""
-        return await self._db.changes.settled(lambda: self._remove(filters))
+        return await self._db.changes.settle(lambda: self._remove(filters))
 
     async def _remove(self, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
         async with self._changing:

@@ -53,7 +53,7 @@ class ClientQuotas:
 
     async def alter(self, changes: Sequence[Change]) -> None:
         """Apply ``changes``, all or none; the last change of a quota wins. Raises TooManyQuotas, DatabaseError."""
-        await self._db.changes.settled(lambda: self._alter(changes))
+        await self._db.changes.settle(lambda: self._alter(changes))
 
     async def _alter(self, changes: Sequence[Change]) -> None:
         async with self._changing:

@@ -295,7 +295,7 @@ class FrontProgress:
         """Reload groups of this space (see :meth:`Progress.reload`)."""
         await self._all.reload(lambda name: name[0] == self.space and wanted(name[1]))
 
-    async def settled(self) -> None:
+    async def await_writes(self) -> None:
         """Return once the database has decided everything that was queued before. Raises an error of the database."""
         await self._db.run(lambda connection: None)
 

@@ -315,13 +315,13 @@ class Cluster:
         """
         notice = self._db.engine.notice
 
-        def told(connection: Connection) -> T:
+        def change(connection: Connection) -> T:
             changed = work(connection)
             if changed and notice:
                 connection.execute(notice, (CHANNEL,))
             return changed
 
-        return told
+        return change
 
     async def _tell_all(self, work: Callable[[Connection], T]) -> T:
         return await self._db.run(self._telling(work))

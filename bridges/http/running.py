@@ -87,7 +87,7 @@ async def run(
             # Not re-raised: the refused request, for instance of an unknown path, would keep the exception, and that
             # its frames.
             refused.__traceback__ = None
-            return _told(refused)
+            return _as_response(refused)
         finally:
             ends(transport)
 
@@ -109,6 +109,6 @@ def _refused(reason: str, status: int) -> web.Response:
     return web.json_response({"error": reason, "kind": "RequestError"}, status=status)
 
 
-def _told(refused: web.HTTPException) -> web.Response:
+def _as_response(refused: web.HTTPException) -> web.Response:
     """Return the response that an HTTP exception stands for."""
     return web.Response(status=refused.status, reason=refused.reason, headers=refused.headers, body=refused.body)

@@ -197,7 +197,7 @@ class ReceivedMemory:
         while True:
             await asyncio.sleep(HURRY_SECONDS if self._much else GLANCE_SECONDS)
             try:
-                if self._due():
+                if self._is_due():
                     await self.look(ports)
                 if self._leaves_much():
                     self._gone = 0
@@ -206,7 +206,7 @@ class ReceivedMemory:
             except Exception as error:  # noqa: BLE001 - logged and counted; it is looked again
                 self._barrier.caught("looking at sockets", error)
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         """Return whether it is time to read the sockets. Raises OSError."""
         since = monotonic() - self._looked
         if since < _PAUSE * self._took:

@@ -221,7 +221,7 @@ class Streams:
 
     async def update(self, topic: Topic, config: Any) -> None:
         """Change a stream's configuration, durably. Raises LogError."""
-        await self._work.finish(self._db.changes.settled(lambda: self._update(topic, config)))
+        await self._work.finish(self._db.changes.settle(lambda: self._update(topic, config)))
 
     async def _update(self, topic: Topic, config: Any) -> None:
         raw = stored(config)

@@ -44,7 +44,7 @@ class _Calls:
         self._streams = controller.streams
         self._transactions = controller.transactions
 
-    async def _found(self, request: Any) -> Transaction | None:
+    async def _find(self, request: Any) -> Transaction | None:
         topic = self._streams.find(request.streamInfo.scope, request.streamInfo.stream)
         if topic is None:
             return None
@@ -68,21 +68,21 @@ class _Calls:
         return answer
 
     async def commit(self, request: Any, caller: Principal) -> Any:
-        found = await self._found(request)
+        found = await self._find(request)
         if found is None:
             return _Status(status=TxnStatus.TRANSACTION_NOT_FOUND)
         committed = await self._transactions.commit(found)
         return _Status(status=TxnStatus.SUCCESS if committed else TxnStatus.FAILURE)
 
     async def abort(self, request: Any, caller: Principal) -> Any:
-        found = await self._found(request)
+        found = await self._find(request)
         if found is None:
             return _Status(status=TxnStatus.TRANSACTION_NOT_FOUND)
         aborted = await self._transactions.abort(found)
         return _Status(status=TxnStatus.SUCCESS if aborted else TxnStatus.FAILURE)
 
     async def ping(self, request: Any, caller: Principal) -> Any:
-        found = await self._found(request)
+        found = await self._find(request)
         if found is None:
             return _Status(status=PingStatus.UNKNOWN)
         if found.state is not TxnState.OPEN:
@@ -95,7 +95,7 @@ class _Calls:
         return _Status(status=PingStatus.OK)
 
     async def state(self, request: Any, caller: Principal) -> Any:
-        found = await self._found(request)
+        found = await self._find(request)
         return _Status(status=TxnState.UNKNOWN if found is None else found.state)
 
     async def completed(self, request: Any, caller: Principal) -> Any:

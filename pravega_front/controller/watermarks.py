@@ -196,7 +196,7 @@ class Watermarks:
             log.warning("a watermark is written later", topic=name, reason=str(error))
 
     async def _write_due(self, topic: Topic, now_ms: int) -> None:
-        marks = await self._of(topic)
+        marks = await self._load(topic)
         last = None if marks is None else marks.last
         query = "SELECT writer, time, length(position), alive, noted_ms FROM front_pravega_noted WHERE topic = ?"
         rows = await self._db.run(lambda connection: connection.execute(query, (topic.name,)).fetchall())
@@ -254,7 +254,7 @@ class Watermarks:
                 marks.begins.popleft()
             await marks.segment.truncate(marks.begins[0])
 
-    async def _of(self, topic: Topic) -> _Marks | None:
+    async def _load(self, topic: Topic) -> _Marks | None:
         """Return the cached or stored watermarks of a stream; None if there are none yet."""
         marks = self._marks.get(topic.name)
         if marks is not None:

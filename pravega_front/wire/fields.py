@@ -364,10 +364,10 @@ class Layout:
     def __getattr__(self, name: str) -> Any:
         if name not in ("_steps", "_write"):
             raise AttributeError(name)
-        self._steps, self._write = self._found()
+        self._steps, self._write = self._inspect()
         return getattr(self, name)
 
-    def _found(self) -> tuple[list[tuple[Any, bool]], list[tuple[Any, tuple[str, ...]]]]:
+    def _inspect(self) -> tuple[list[tuple[Any, bool]], list[tuple[Any, tuple[str, ...]]]]:
         hints = get_type_hints(self._make, include_extras=True)
         steps: list[tuple[Any, bool]] = []
         write: list[tuple[Any, tuple[str, ...]]] = []

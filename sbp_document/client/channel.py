@@ -78,7 +78,7 @@ class DocumentChannel:
         self.carrier.submit(request, parts.put_nowait, wait + self._fetch_timeout)
         while isinstance(part := await parts.get(), FetchBatchResponse) and part.status.ok:
             for result in part.results:
-                found = _found(result)
+                found = _decode(result)
                 if isinstance(found, list) and found and 0 <= result.request_index < len(wanted):
                     yield result.request_index, found
             if part.last:
@@ -116,7 +116,7 @@ class DocumentChannel:
 
     def _ask(self, fetches: list[tuple[FetchItem, FetchDone]]) -> None:
         request = FetchBatchRequest(0, 0, _numbered(fetches))
-        reply = partial(self._answered, FetchBatchResponse, _found, dict(enumerate(done for _, done in fetches)))
+        reply = partial(self._answered, FetchBatchResponse, _decode, dict(enumerate(done for _, done in fetches)))
         self.carrier.submit(request, reply, self._fetch_timeout)
 
     def _answered(
@@ -166,7 +166,7 @@ def _stored(result: AppendItemResult) -> int | SbpError:
     return result.base_offset if result.status.ok else error_of(result.status)
 
 
-def _found(result: FetchItemResult) -> list[Entry] | SbpError:
+def _decode(result: FetchItemResult) -> list[Entry] | SbpError:
     if result.status.code == ErrorCode.NO_NEW_RECORD:
         return []
     if not result.status.ok:

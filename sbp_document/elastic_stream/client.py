@@ -116,7 +116,7 @@ class _ForeignFetch(Fetch):
                     return
             super()._take(answer)
         elif isinstance(answer, m.FetchResponse) and answer.status.ok:
-            self._found(answer.entries)
+            self._note(answer.entries)
         elif answer.status.code == ErrorCode.NO_NEW_RECORD:
             self._found_nothing()
         elif answer.status.code == _GONE:
@@ -124,7 +124,7 @@ class _ForeignFetch(Fetch):
         else:
             super()._take(answer)
 
-    def _found(self, entries: list[m.Entry]) -> None:
+    def _note(self, entries: list[m.Entry]) -> None:
         if entries:
             self._foreign.answered(self._stream_id, entries)
         limit = self._limit if self._limit >= 0 else _NO_LIMIT

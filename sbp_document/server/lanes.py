@@ -131,14 +131,14 @@ class Lanes:
             async with self._changing.setdefault(stream_id, asyncio.Lock()):
                 await self._acquire(stream_id)
         except SbpError as refused:
-            self._found(stream_id, refused)
+            self._wake(stream_id, refused)
         except Exception as failure:  # noqa: BLE001 - logged and counted there
             self.barrier.caught("looking for a range", failure, stream_id=stream_id)
-            self._found(stream_id, SbpError(DEFECT.code, DEFECT.message))
+            self._wake(stream_id, SbpError(DEFECT.code, DEFECT.message))
         else:
-            self._found(stream_id, None)
+            self._wake(stream_id, None)
 
-    def _found(self, stream_id: int, error: SbpError | None) -> None:
+    def _wake(self, stream_id: int, error: SbpError | None) -> None:
         for ready in self._waiting.pop(stream_id):
             self.barrier.call("append that waited for its range", ready, error)
 
@@ -269,4 +269,4 @@ class Lanes:
         await self._tasks.close()
         # Refuse here rather than in the tasks: a task that is cancelled before its first step never runs.
         for stream_id in list(self._waiting):
-            self._found(stream_id, _STOPPED)
+            self._wake(stream_id, _STOPPED)

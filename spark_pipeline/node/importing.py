@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
-from anabranch_kit.run.turns import portions
+from anabranch_kit.run.turns import gathered, portions
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
 from bridges.catalog.topics.topic import Topic, TopicExists, TopicNotFound
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _MIGRATION = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _PIECE = 1024 * 1024
 """Bytes of a body that are read in one piece, unless a batch is larger."""
-_ASKED_TOGETHER = 64
 _POSITIONS = 5_000
 """Most positions of a group in one request."""
 _ENDS = 100_000
@@ -57,13 +56,9 @@ class ImportHandlers:
     async def describe(self, request: web.Request) -> web.StreamResponse:
         """Answer with a topic's run, the time of its hand-over, and its partitions' offsets."""
         _, topic = await self._own(request, Operation.DESCRIBE)
-        bounds: list[list[int]] = []
-        numbers = [one.index for one in topic.partitions]
-        for start in range(0, len(numbers), _ASKED_TOGETHER):
-            some = numbers[start : start + _ASKED_TOGETHER]
-            logs = [self._core.log_to_read(topic.name, number) for number in some]
-            await asyncio.gather(*(log.refresh() for log in logs))
-            bounds += [[log.log_start_offset, log.last_stable_offset, log.high_watermark] for log in logs]
+        logs = [self._core.log_to_read(topic.name, one.index) for one in topic.partitions]
+        await gathered(log.refresh() for log in logs)
+        bounds = [[log.log_start_offset, log.last_stable_offset, log.high_watermark] for log in logs]
         return await self._core.answer(request, _state(topic, bounds))
 
     async def begin(self, request: web.Request) -> web.StreamResponse:

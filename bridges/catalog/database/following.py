@@ -14,7 +14,7 @@ and in the database is one of three kinds:
 A transaction that changes followed state *marks* it (:meth:`Changes.mark`): the database's version goes up by one, and
 a row names the change. The transaction fails with :class:`Overtaken`, and nothing takes effect, if another node has
 made a change that this node had not seen when it decided, because its checks in memory may no longer hold. The node
-then catches up, checks again and repeats (:meth:`Changes.settled`). A node's own changes never overtake it: memory has
+then catches up, checks again and repeats (:meth:`Changes.settle`). A node's own changes never overtake it: memory has
 them already.
 
 Memory applies all changes in the order of the database. A node's own changes are applied in ``then`` of the closure
@@ -155,7 +155,7 @@ class Changes:
 
         return write
 
-    async def settled(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def settle(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``work``, which checks and commits. Repeat it after Overtaken."""
         for _ in range(_TRIES - 1):
             try:

@@ -480,7 +480,7 @@ class Catalog(TopicLookup):
         held: AsyncExitStack,
     ) -> Topic:
         async with held:
-            return await self._db.changes.settled(lambda: self._change_partitions(name, seal, make, checks))
+            return await self._db.changes.settle(lambda: self._change_partitions(name, seal, make, checks))
 
     async def _change_partitions(
         self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...], checks: Sequence[Also]
@@ -634,7 +634,7 @@ class Catalog(TopicLookup):
         ``also`` runs inside the same transaction, for the data that a front keeps about the topic; its error is raised
         here, and nothing has changed then. ``then`` is called when that is durable, before the listeners. With ``also``
         Overtaken is raised, too: the caller has to decide again what ``also`` stores
-        (:meth:`bridges.catalog.database.following.Changes.settled`).
+        (:meth:`bridges.catalog.database.following.Changes.settle`).
         """
         self.check_config(name, changes)
         if also is not None:
@@ -700,7 +700,7 @@ class Catalog(TopicLookup):
     def _decided(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
         """Run ``work``, which checks and commits, even if the caller is cancelled, and repeat it if another node was
         first."""
-        return self._work.finish(self._db.changes.settled(work))
+        return self._work.finish(self._db.changes.settle(work))
 
     def _follow(self, found: list[Topic], names: Collection[str] | None) -> None:
         """Bring memory in line with the database: ``found`` are the existing topics among ``names``, or all topics."""

@@ -95,14 +95,14 @@ class Seals:
             now = clock()
             await self._rounds.each(
                 [stream for stream in self._waiting if self._put_off.get(stream, (0.0, 0.0))[1] <= now],
-                partial(self._one, seal),
+                partial(self._seal_one, seal),
             )
             next_at = min((at for _, at in self._put_off.values()), default=None)
             with suppress(TimeoutError):  # new seals do not wait for failed ones
                 async with asyncio.timeout_at(next_at):
                     await self._wake.wait()
 
-    async def _one(self, seal: Sealer, stream: int) -> None:
+    async def _seal_one(self, seal: Sealer, stream: int) -> None:
         wanted = self._waiting.get(stream)
         if wanted is None:
             return
@@ -113,7 +113,7 @@ class Seals:
             end = await seal(topic.name, number)
             # Store the end before anyone learns it, whatever the durability: a reader that goes on to the children
             # never returns.
-            await self._db.changes.settled(lambda: self._confirm(topic, number, stream, end))
+            await self._db.changes.settle(lambda: self._confirm(topic, number, stream, end))
         except NotOwner:
             later()  # the owner seals it, and every node follows the change
         except TransactionsOpen as error:  # Logs.seal has it retried once they have ended

@@ -77,7 +77,7 @@ class _Looks:
         """Return the activity since the last call, None at the first."""
         from bridges.commands.nodes.top_figures import all_figures, figures
 
-        others = {} if self._alone else self._others()
+        others = {} if self._alone else self._list_nodes()
         now, unheard = {}, 0
         for name, url in (others or {"": self._node}).items():
             try:
@@ -91,7 +91,7 @@ class _Looks:
             return None
         return all_figures(before, now, unheard) if others else figures(before[""], now[""])
 
-    def _others(self) -> dict[str, str]:
+    def _list_nodes(self) -> dict[str, str]:
         """Return the console addresses of all nodes of the cluster by name; empty for a single node."""
         client = self.client(self._node, as_json=self._as_json)
         try:

@@ -44,7 +44,7 @@ def _fields(function: F) -> F:
     return function
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _set_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in _FIELDS if options[name] is not None}
 
 
@@ -72,7 +72,7 @@ def _print(rules: list[dict[str, Any]]) -> None:
 @asks_node
 def list_rules(about: str | None, client: NodeClient, **options: Any) -> None:
     """Show all rules, or those that match the options."""
-    given = _given(options) | ({} if about is None else {"about": about})
+    given = _set_options(options) | ({} if about is None else {"about": about})
     _print(client.show("GET", f"/api/acls?{urlencode(given)}", part="acls"))
 
 
@@ -82,7 +82,7 @@ def list_rules(about: str | None, client: NodeClient, **options: Any) -> None:
 @asks_node
 def add(deny: bool, client: NodeClient, **options: Any) -> None:
     """Add a rule. Needs --resource, --name, --principal and --operation."""
-    body = _given(options) | {"allow": not deny}
+    body = _set_options(options) | {"allow": not deny}
     _print(client.show("POST", "/api/acls", body, part="acls"))
 
 
@@ -92,7 +92,7 @@ def add(deny: bool, client: NodeClient, **options: Any) -> None:
 @asks_node
 def remove(yes: bool, client: NodeClient, **options: Any) -> None:
     """Remove the rules that match the options, and show them."""
-    given = _given(options)
+    given = _set_options(options)
     if not (yes or client.as_json):
         _print(client.call("GET", f"/api/acls?{urlencode(given)}")["acls"])
     confirm("Remove these rules?", yes=yes, as_json=client.as_json)

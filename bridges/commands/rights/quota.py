@@ -40,7 +40,7 @@ def _entity(options: dict[str, Any]) -> dict[str, Any]:
     return {kind: None if name == "*" else name for kind, name in given.items() if name is not None}
 
 
-def _shown(entity: dict[str, Any], kind: str) -> str:
+def _cell(entity: dict[str, Any], kind: str) -> str:
     return str(entity[kind] or "*") if kind in entity else "-"
 
 
@@ -48,7 +48,7 @@ def _print(quotas: list[dict[str, Any]]) -> None:
     print_table(
         ["USER", "CLIENT-ID", "IP", "QUOTA", "VALUE"],
         (
-            [*(_shown(one["entity"], kind) for kind in _KINDS), key, f"{value:.12g}"]
+            [*(_cell(one["entity"], kind) for kind in _KINDS), key, f"{value:.12g}"]
             for one in quotas
             for key, value in one["values"].items()
         ),

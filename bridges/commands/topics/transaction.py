@@ -94,7 +94,7 @@ def find_hanging(topic: str | None, partition: int, client: NodeClient) -> None:
     found = client.show("GET", path)
     print_table(
         ["PRODUCER", "FIRST-OFFSET", "TRANSACTIONAL-ID", "STATE", "OPEN-FOR"],
-        ([one["producer_id"], one["first_offset"], *_known(one["transaction"])] for one in found["transactions"]),
+        ([one["producer_id"], one["first_offset"], *_cells(one["transaction"])] for one in found["transactions"]),
     )
     click.echo(f"readers of committed data get as far as {found['last_stable_offset']}, of {found['end_offset']}")
 
@@ -106,7 +106,7 @@ def _find_all(client: NodeClient) -> None:
     print_table(heads, ([shown(one["topic"]), *(one[key] for key in keys)] for one in found))
 
 
-def _known(transaction: dict[str, Any] | None) -> list[str]:
+def _cells(transaction: dict[str, Any] | None) -> list[str]:
     """Return the cells of a transaction. A producer unknown to all fronts has no coordinator, or no
     transactional id.
     """

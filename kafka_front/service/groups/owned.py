@@ -63,7 +63,7 @@ class OwnedGroups(OwnedKeys):
                 self._runtime.let_go(group_id)
         if in_order:
             await self._runtime.journal.await_writes()
-            await self._progress.settled()
+            await self._progress.await_writes()
 
 
 def _named(request: Any) -> Iterable[str]:

@@ -74,7 +74,7 @@ class Coordination(OwnedNames):
             if self.slot(consumer) in slots:
                 self._readers.end_all(consumer, _elsewhere(consumer))
         if in_order:
-            await self._progress.settled()
+            await self._progress.await_writes()
 
     async def await_known(self, consumer: str) -> None:
         """Wait until this node has read everything that is stored of a consumer. Raises YdbError if it does not

@@ -82,7 +82,7 @@ class Directories:
     async def make(self, path: str) -> None:
         """Store a directory and its parents; those that are stored already stay unchanged. Durable when this returns.
         Raises YdbError when there are too many directories, or an error of the database."""
-        await self._db.changes.settled(lambda: self._make(path))
+        await self._db.changes.settle(lambda: self._make(path))
 
     async def _make(self, path: str) -> None:
         mark = self._db.changes.mark(_FOLLOWED, [*parents(path), path])

@@ -175,7 +175,7 @@ class TopicStore:
         before the new ones are stored. Durable when this returns. Raises the errors of both, TopicNotFound,
         InvalidConfig, YdbError when there is no room for more settings, or an error of the database.
         """
-        await self._work.finish(self._db.changes.settled(lambda: self._change(topic, changes, change, prepare)))
+        await self._work.finish(self._db.changes.settle(lambda: self._change(topic, changes, change, prepare)))
 
     async def _change(
         self,

@@ -7,6 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.turns import gathered
 from bridges.catalog.topics.topic import NOT_IMPORTING
 from bridges.errors import PartitionSealed
 from bridges.formats.producer import LedgerKind, SeqNoStamp
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ydb_topic_front.session.write_init import WriteInit
 
 _SEQ_NO = int(LedgerKind.SEQ_NO)
-_OPENED_TOGETHER = 64
 
 
 def insisted_on(topic: Topic, init: WriteInit) -> int | None:
@@ -69,13 +69,10 @@ async def _imported_to(service: YdbService, topic: Topic, producer: bytes) -> in
     key = SeqNoStamp(producer, ()).key
     found, latest = None, -1
     numbers = [one.index for one in topic.partitions]
-    for first in range(0, len(numbers), _OPENED_TOGETHER):
-        some = numbers[first : first + _OPENED_TOGETHER]
-        for number, last in zip(
-            some, await asyncio.gather(*(decided_last(service.node, topic.name, one, key) for one in some)), strict=True
-        ):
-            if last is not None and last > latest:
-                found, latest = number, last
+    lasts = await gathered(decided_last(service.node, topic.name, number, key) for number in numbers)
+    for number, last in zip(numbers, lasts, strict=True):
+        if last is not None and last > latest:
+            found, latest = number, last
     return found
 
 
