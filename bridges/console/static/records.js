@@ -5,6 +5,7 @@ import { bytes, card, choice, closing, data, dialog, failed, field, fill, h, hex
 
 const SHOWN = 500; // rows that are kept while a topic is followed
 const BATCH = 50;
+const MOST_PLACES = 300; // partitions whose places fit into an address
 
 export function records({ element, path, name, query }) {
   const partition = h("input", { type: "number", min: 0, value: query.partition ?? "", placeholder: "all" });
@@ -65,9 +66,10 @@ export function records({ element, path, name, query }) {
       const left = newest ? rows.splice(most) : rows.splice(0, Math.max(0, rows.length - most));
       going = last.next || {};
       for (const one of left) going[one.partition] = newest ? Math.max(going[one.partition] ?? 0, one.offset + 1) : Math.min(going[one.partition] ?? Infinity, one.offset);
-      next.disabled = !Object.keys(going).length;
+      const places = Object.keys(going).length, many = places > MOST_PLACES;
+      next.disabled = !places || many;
       if (wasNext && document.activeElement === document.body) next.focus();
-      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(last.looked)} looked at${next.disabled ? "." : ": there is more to look at."}` : `${plural(rows.length, "record")}, the newest first.`);
+      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(last.looked)} looked at${places ? ": there is more to look at." : "."}` : `${plural(rows.length, "record")}, the newest first.`, many ? ` Of ${whole(places)} partitions: name one to go on.` : "");
       draw();
     } catch (error) { if (error.name !== "AbortError") { fill(told); fill(list, failed(error)); } }
     if (under === mine) under = null;

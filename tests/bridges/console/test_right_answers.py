@@ -9,6 +9,7 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from bridges.auth import Resource, ResourceKind
+from bridges.catalog.views.jobs import JobView
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
@@ -178,5 +179,23 @@ async def test_a_rule_has_no_name_that_nobody_gave(page: Page) -> None:
         assert page.field("Name", DIALOG).get_attribute("value") == ""
         page.press("Add", DIALOG)
         assert page.driver.find_elements(By.XPATH, DIALOG)
+
+    await asyncio.to_thread(look)
+
+
+class Verification:
+    """A job that has ended with exit code 2."""
+
+    def jobs(self) -> list[JobView]:
+        return [JobView("v", "audit", "orders", "different", "root", 3, 3, "records", None, None, 0, 0, {})]
+
+
+async def test_a_verification_that_found_differences_is_red(page: Page) -> None:
+    page.node.floors.host.job_directories = lambda: {"pipeline": Verification()}
+
+    def look() -> None:
+        page.open("jobs")
+        page.shows("orders", "different")
+        assert "bad" in page.find("//td//span[text()='different']").get_attribute("class").split()
 
     await asyncio.to_thread(look)
