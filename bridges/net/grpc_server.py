@@ -233,6 +233,11 @@ class GrpcStream(GrpcCall):
         message: bytes = raw
         return message
 
+    async def await_gone(self) -> None:
+        """Wait until the client has gone, in a stream that takes no more messages. gRPC cancels the stream's task
+        then."""
+        await asyncio.get_running_loop().create_future()
+
     def unread(self, raw: bytes) -> None:
         """Have :meth:`read` return this message again; its bytes are still counted."""
         self._unread = raw

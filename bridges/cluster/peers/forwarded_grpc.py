@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,6 +72,12 @@ class ForwardedStream(GrpcStream):
         raw = await self._peer.read()
         self.received += len(raw or b"")
         return raw
+
+    async def await_gone(self) -> None:
+        with suppress(PeerUnreachable):
+            while True:
+                raw = await self._peer.read()
+                self.account.give(Kind.REQUESTS, len(raw or b""))
 
     async def write(self, raw: bytes) -> None:
         self.sent += len(raw)

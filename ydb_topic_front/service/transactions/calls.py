@@ -6,6 +6,7 @@ answered by the node that coordinates it.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
@@ -143,7 +144,11 @@ class _Calls:
         stream.when_draining(session.closed.set)
         try:
             await stream.write(_SessionState(status=Status.SUCCESS).SerializeToString())
-            await session.closed.wait()
+            async with asyncio.TaskGroup() as group:
+                gone = group.create_task(stream.await_gone())
+                gone.add_done_callback(lambda _: session.closed.set())
+                await session.closed.wait()
+                gone.cancel()
             if stream.draining:
                 leaving = _SessionState(status=Status.SUCCESS)
                 leaving.node_shutdown.SetInParent()
