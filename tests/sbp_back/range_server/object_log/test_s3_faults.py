@@ -194,7 +194,7 @@ async def test_credentials_that_are_wrong_at_the_start_are_told(tmp_path: Path, 
     faults.fault = forbidden
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
-        for module in ("bucket", "logs", "object_recovery"):
+        for module in ("objects.bucket", "ownership.logs", "object_recovery"):
             patch.setattr(f"sbp_back.range_server.object_log.{module}.PATIENCE", 0.1)
         with pytest.raises(StoreError, match=r"objects cannot be reached.*(AccessDenied|403)"):
             ObjectStore.open(tmp_path / "one", options())
