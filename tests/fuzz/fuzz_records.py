@@ -12,10 +12,13 @@ import struct
 
 import crc32c
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMATS, FormatId, format_of, pravega
+from bridges.formats import FORMATS, FormatId, _one_by_one, format_of, pravega
 from bridges.formats.codecs.compression import Compression
 from bridges.formats.codecs.ydb import FIRST_CUSTOM, Codec, codec_name
+from bridges.formats.columns.translation import translate
+from bridges.formats.columns.varints import Unusual
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head
@@ -38,11 +41,13 @@ def one_input(data: bytes) -> None:
     payload = bytearray(data[1:])
     if form.id is FormatId.KAFKA and len(payload) >= HEADER_SIZE:
         struct.pack_into(">i", payload, 8, len(payload) - LOG_OVERHEAD)  # the log has no others
+        struct.pack_into(">I", payload, 17, crc32c.crc32c(bytes(payload[21:])))
     if form.id is FormatId.PRAVEGA:
         make_whole(payload)
     if form.id is FormatId.YDB and len(payload) >= 4:
         struct.pack_into(">I", payload, 0, crc32c.crc32c(bytes(payload[4:])))
     batch = StoredBatch(7, 7 + 1 + data[0] // 8 * 5, int(form.id), bytes(payload))
+    compare_columns(batch)
     records = []
     try:
         for record in form.records(batch, LIMIT):
@@ -56,6 +61,19 @@ def one_input(data: bytes) -> None:
     assert [item for item in form.times(batch, LIMIT) if item is not None] == records
     behind = [one.offset for one in form.records(batch, LIMIT, 9) if one is not None]
     assert behind == [offset for offset, _ in records if offset >= 9]
+
+
+def compare_columns(batch: StoredBatch) -> None:
+    """What columns give in another format is what reading record by record gives."""
+    for target in {FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB} - {batch.flags}:
+        try:
+            (made,) = at_once(translate([batch], FORMATS[target], LIMIT))
+        except (Unusual, BatchInvalid):
+            continue
+        long = at_once(_one_by_one(format_of(batch.flags), batch, FORMATS[target], LIMIT))
+        both = (StoredBatch(7, batch.end_offset, int(target), one) for one in (made, long))
+        first, second = (list(FORMATS[target].records(one)) for one in both)
+        assert first == second, (target, first, second)
 
 
 def make_whole(payload: bytearray) -> None:

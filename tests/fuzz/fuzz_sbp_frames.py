@@ -83,4 +83,4 @@ def seeds() -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    run(one_input, seeds, ("sbp_back.wire.", "sbp_back.transport.dialects", "sbp_document."))
+    run(one_input, seeds, ("sbp_back.wire.", "sbp_back.transport.", "sbp_document."))

@@ -11,7 +11,7 @@ import numpy as np
 from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.codecs.compression import PIECE, inflate
-from bridges.formats.columns.rows import Fields, Headers, Rows, read_headers, spread
+from bridges.formats.columns.rows import Fields, Headers, Rows, distinct, spread
 from bridges.formats.columns.varints import Int64s, Numbers, Unusual, chain, zigzag
 from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
 from bridges.formats.kafka import (
@@ -268,10 +268,10 @@ def encode(
 
 
 def _encode_headers(rows: Rows) -> list[Part]:
-    headers = read_headers(rows)
-    if headers is None:
+    if rows.headers is None:
         return [Constant(b"\0")]
-    first, names, values = headers
+    first, names, values = rows.headers(None)
+    distinct(names)
     return [Number(np.diff(first) << 1), lists(first, [*_nullable(names), *_nullable(values)])]
 
 

@@ -104,19 +104,13 @@ class Arrays(Protocol):
         """Add ``rows`` to builders of the format: to each as many as its count. Raises Unusual."""
 
 
-def read_headers(rows: Rows, own: Callable[[str], bool] = lambda name: False) -> tuple[Int64s, Fields, Fields] | None:
-    """Return all headers; None if there are none. Raises Unusual for names that are not UTF-8, and for those that the
-    format uses as its ``own``."""
-    if rows.headers is None:
-        return None
-    first, names, values = rows.headers(None)
+def distinct(names: Fields) -> set[str]:
+    """Return the names, each once. Raises Unusual if one is not UTF-8."""
     data, bounds = names.data, zip(names.starts.tolist(), names.ends.tolist(), strict=True)
     try:
-        if any(own(name.decode()) for name in {data[begin:end] for begin, end in bounds}):
-            raise Unusual
+        return {name.decode() for name in {data[begin:end] for begin, end in bounds}}
     except UnicodeDecodeError:
         raise Unusual from None
-    return first, names, values
 
 
 def decode(arrays: Arrays, bodies: Sequence[Body], partial: bool = False) -> Rows:

@@ -48,7 +48,7 @@ def translate(batches: Sequence[StoredBatch], target: StoredFormat, limit: int) 
             bodies.append(body)
             filled.append(builders[-1])
     if len(bodies) > 1:
-        rows = decode(arrays, bodies)
+        rows = _decode(arrays, bodies)
         spans = [np.arange(body.batch.base_offset, body.batch.end_offset) for body in bodies]
         _require_whole(rows, np.concatenate(spans))
         encoder.encode(filled, rows, [body.count for body in bodies], [body.producer for body in bodies])
@@ -63,6 +63,15 @@ def translate(batches: Sequence[StoredBatch], target: StoredFormat, limit: int) 
     for builder in builders:
         made.append((yield from builder.finish_in_slices()))
     return made
+
+
+def _decode(arrays: Arrays, bodies: Sequence[Body], partial: bool = False) -> Rows:
+    """Return the records with headers that were read: whether a record can be read does not depend on what for."""
+    rows = decode(arrays, bodies, partial)
+    if rows.headers is not None:
+        headers = rows.headers(None)
+        rows.headers = lambda chosen: headers
+    return rows
 
 
 def _require_whole(rows: Rows, offsets: Int64s) -> None:
@@ -93,7 +102,7 @@ def _parts(arrays: Arrays, body: Body) -> Iterator[Rows]:
         part = body.part(data[at : at + STEP_BYTES], number, at)
         is_last = part.count <= STEP_RECORDS and len(part.data) == len(data) - at
         part.count = min(part.count, STEP_RECORDS)
-        rows = decode(arrays, [part], partial=not is_last)
+        rows = _decode(arrays, [part], partial=not is_last)
         yield rows
         at += rows.behind
         number += len(rows)

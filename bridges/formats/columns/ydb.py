@@ -11,7 +11,7 @@ from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
 from bridges.formats.base import APPEND_TIME
 from bridges.formats.codecs.ydb import Codec
-from bridges.formats.columns.rows import Fields, Headers, Rows, read_headers
+from bridges.formats.columns.rows import Fields, Headers, Rows, distinct
 from bridges.formats.columns.varints import Bools, Int64s, Numbers, Unusual, chain, sizes, steps_by, walk
 from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
 from bridges.formats.records import Buffer, StoredBatch
@@ -37,6 +37,8 @@ _MS_PER_S = 1000
 _NS_PER_MS = 1_000_000
 _KEY = b"\x0a%c%b\x12" % (len(KEY_ITEM), KEY_ITEM.encode())
 """A metadata item for a key, without the key and its length."""
+_OWN = {KEY_ITEM, NULL_ITEM, TIMESTAMP_ITEM, TOMBSTONE_ITEM}
+"""Names that mean something else among a message's items than among headers."""
 _TOMBSTONE = b"\x3a%c\x0a%c%b" % (len(TOMBSTONE_ITEM) + 2, len(TOMBSTONE_ITEM), TOMBSTONE_ITEM.encode())
 
 
@@ -311,6 +313,7 @@ def _headers(numbers: Numbers, all_items: _Items, all_count: int) -> Headers:
             count = len(chosen)
         first = np.concatenate(([0], np.cumsum(np.bincount(items.of, minlength=count))))
         names = Fields(numbers.data, items.name_start, items.name_end)
+        distinct(names)
         return first, names, Fields(numbers.data, items.start, items.end)
 
     return read
@@ -360,9 +363,8 @@ def encode(builders: Sequence[YdbBuilder], rows: Rows, counts: Sequence[int], pr
             Number(key_sizes, keyed),
             rows.keys,
         ]
-    headers = read_headers(rows, _is_own)
-    if headers is not None:
-        parts.append(_encode_items(*headers))
+    if rows.headers is not None:
+        parts.append(_encode_items(*rows.headers(None)))
     if values.missing is not None:
         parts.append(Constant(_TOMBSTONE, np.flatnonzero(values.missing)))
     data, ends = weave(count, parts, lambda size: [Constant(bytes((_MESSAGE_TAG,))), Number(size)])
@@ -376,13 +378,8 @@ def encode(builders: Sequence[YdbBuilder], rows: Rows, counts: Sequence[int], pr
         builder.add_encoded(piece, number, told, most, producer)
 
 
-def _is_own(name: str) -> bool:
-    """Return whether a header's name means something else among a message's items."""
-    return name in (KEY_ITEM, NULL_ITEM, TIMESTAMP_ITEM, TOMBSTONE_ITEM)
-
-
 def _encode_items(first: Int64s, names: Fields, values: Fields) -> Fields:
-    if values.missing is not None:
+    if values.missing is not None or distinct(names) & _OWN:
         raise Unusual
     full = np.flatnonzero(values.sizes)
     parts: list[Part] = [
