@@ -526,6 +526,17 @@ async def test_broker_configs_change_what_topics_inherit(place: Place) -> None:
     await becomes(place, TOPIC, name, "file.delete.delay.ms", "60000", 5)
 
 
+async def test_what_does_not_change_while_a_broker_runs_is_refused_in_kafkas_words(place: Place) -> None:
+    of = m.IncrementalAlterConfigsRequest
+    changes = [of.AlterableConfig(key, SET, "1") for key in ("log.dirs", "broker.rack")]
+    for broker in (str(place.node_id), ""):
+        (told,) = (await place.call(1, of([of.AlterConfigsResource(BROKER, broker, changes)]))).responses
+        assert told.error_code == E.INVALID_REQUEST
+        words, _, keys = told.error_message.partition(": ")
+        assert words == "Cannot update these configs dynamically"
+        assert sorted(keys[1 : keys.index("]")].split(", ")) == ["broker.rack", "log.dirs"]
+
+
 async def test_throttles_of_replicas_are_taken_away_wherever_tools_look(place: Place) -> None:
     """`kafka-reassign-partitions --verify` and `--cancel` do, on every node, whether there are any."""
     broker = str(place.node_id)

@@ -302,14 +302,11 @@ class Configs:
         kept = {key: changes.pop(key) for key in list(changes) if key in node_config.KERBEROS}
         if kept:
             kept = self._kerberos.checked(name, kept)
-        for key in changes:
-            if key in throttles:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key}: nothing is copied here that it could slow down")
-            if key not in TOPIC_DEFAULTS:
-                text = "nodes are configured in their settings, which they read as they start"
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"{key}: {text}; only defaults of topics change while they run"
-                )
+        if slowed := sorted(changes.keys() & throttles):
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{slowed[0]}: nothing is copied here that it could slow down")
+        if fixed := sorted(changes.keys() - TOPIC_DEFAULTS.keys()):
+            text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{text}; nodes read them from their settings as they start")
         validate_node_changes(changes)
         if validate_only:
             return
