@@ -55,11 +55,11 @@ class ByItself:
 
     async def mark(self) -> None:
         """Write a mark of the database. Raises StoreError if the database or the bucket has gone back."""
-        from bridges.cluster.marks import next_mark
-
         marks = self.marks
         if marks is None:
             return
+        from bridges.cluster.marks import next_mark  # imported only with a bucket
+
         is_first = marks.others is None
         try:
             if is_first:

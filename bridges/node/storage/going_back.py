@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from anabranch_kit.disk.files import Files
 from anabranch_kit.errors import StoreError
 from bridges.catalog.database.counters import identify
 from bridges.catalog.database.sql import Connection, Database
@@ -21,10 +22,12 @@ from bridges.cluster.marks import Marks, WentBackError, totals
 from bridges.node.settings.config import Settings
 from bridges.node.storage import backend, databases
 from bridges.node.storage.data_dir import DATABASE, DataDirectory
-from bridges.node.workers.worker import store_of
+from bridges.node.workers.worker import add_number, left_behind, store_of
 from sbp_back.placement_driver.pd_service import STATE_FILE
 from sbp_back.placement_driver.state import in_postgres, in_sqlite, skip_numbers
 from sbp_back.range_server.object_log.ownership.logs import Logs
+from sbp_back.range_server.object_log.range_objects.moved import go_back
+from sbp_back.range_server.store.options import MOVED
 
 _STREAMS_AHEAD = 100_000
 """Ids of streams and range servers to skip. They may have been given out, and a stream with a reused id would find the
@@ -77,9 +80,20 @@ async def accept(settings: Settings) -> None:
             await driver.run(partial(_require_logs, settings))
             await (_accept_in_cluster(settings, db, marks) if url else db.run(marks.accept))
             await driver.run(lambda connection: skip_numbers(connection, _STREAMS_AHEAD))
+            await asyncio.to_thread(_open_disks, settings, directory)
         finally:
             await driver.close()
         await asyncio.to_thread(marks.begin_anew, await db.run(totals))
+
+
+def _open_disks(settings: Settings, directory: DataDirectory) -> None:
+    """Let the logs on the disk be opened, whose old data is in the bucket, though they may have gone back."""
+    bucket = backend.bucket_of(settings.sbp)
+    if bucket is None:
+        return
+    for number in (0, *left_behind(directory, 0, 1)):
+        name = add_number(settings.sbp.object_log, number)
+        go_back(store_of(directory, number) / MOVED, Files(), bucket.below(f"disks/{name}"))
 
 
 async def _accept_in_cluster(settings: Settings, db: Database, marks: Marks) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from bridges.node.front import Front, Listener, NodeServices
 from bridges.node.settings.config import Settings, load
 from bridges.node.settings.sections import SettingsError
 from bridges.node.storage.data_dir import DataDirectory
+from tests.kit.waiting import until
 
 
 def settings_of(path: Path, **more: str) -> Settings:
@@ -100,6 +102,19 @@ async def append(node: Node, topic: str, partition: int, timestamp: int, value: 
     batch = Batch(encode([Record(b"k", value, timestamp=timestamp)]), 1, int(FormatId.KAFKA), timestamp)
     log.append(batch, lambda at, error: done.set_result(at.base) if error is None else done.set_exception(error))
     await done
+
+
+async def test_a_node_looks_at_its_bucket_while_it_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridges.cluster.marks.EVERY_S", 0.02)
+    node = Node(settings_of(tmp_path, sbp__objects=f"file://{tmp_path}/bucket"), fronts=[])
+    await node.start()
+    (mark,) = (tmp_path / "bucket").glob("marks/*/*")
+    await until(lambda: not mark.exists())
+    assert node.failure is None
+    shutil.rmtree(tmp_path / "bucket" / "marks")
+    await until(lambda: node.failure is not None)
+    assert "has gone back" in (node.failure or "")
+    await node.stop()
 
 
 async def test_life_of_a_node(tmp_path: Path) -> None:

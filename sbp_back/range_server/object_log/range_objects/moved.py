@@ -116,11 +116,26 @@ def _fetched(directory: Path, bucket: Bucket, error: DecodeError) -> Names:
     """
     try:
         names = SEALED_NAMES.decode(bucket.get_again(max(bucket.list_again("index/", PATIENCE)), PATIENCE))
-        starts = [int(key.rpartition("/")[2], 16) for key in bucket.list_again("starts/", PATIENCE)]
-        names.start = max(names.start, *starts)
+        names.start = _newest_start(names, bucket)
         return names
     except (OSError, DecodeError, ValueError) as other:
         raise StoreCorrupt(f"{directory / NAMES}: {error}; and there is no other in {bucket.url}: {other}") from other
+
+
+def _newest_start(names: Names, bucket: Bucket) -> int:
+    starts = (int(key.rpartition("/")[2], 16) for key in bucket.list_again("starts/", PATIENCE))
+    return max(names.start, *starts)
+
+
+def go_back(directory: Path, files: Files, bucket: Bucket) -> None:
+    """Let the next start be the newest one, though the directory is an older copy: what was moved since is lost.
+
+    To be called where no store of the directory or of a copy is open. Raises ``StoreCorrupt``, ``OSError``.
+    """
+    names = _read(directory)
+    if names is not None:
+        names.start = _newest_start(names, bucket)
+        write_file_durably(files, directory / NAMES, [SEALED_NAMES.encode(names)])
 
 
 def claim(bucket: Bucket, names: Names, seconds: float) -> None:
@@ -175,7 +190,7 @@ def load(directory: Path, files: Files, cache: Cache, bucket: Bucket, one: Moved
     return MovedRows(segment, rows, one.place, one.created)
 
 
-def _known(directory: Path) -> Names | None:
+def _read(directory: Path) -> Names | None:
     """Return the list of moved data from this disk alone; None: nothing was moved. Raises ``StoreCorrupt``,
     ``OSError``.
     """
@@ -193,7 +208,7 @@ def moved_rows(directory: Path) -> list[MovedRows]:
     """
     found = []
     at = _NOWHERE
-    names = _known(directory)
+    names = _read(directory)
     for one in [] if names is None else names.objects:
         segment = Segment(at, one.what.size, 0, segment_path(directory, at))
         at = segment.end
@@ -210,7 +225,7 @@ def moved_before(directory: Path, files: Files, end: int) -> None:
     """Drop the objects that were moved after position ``end``, where the log ends now; the next start tells the bucket.
     Raises ``StoreCorrupt``, ``OSError``.
     """
-    names = _known(directory)
+    names = _read(directory)
     if names is None or all(one.place <= end for one in names.objects):
         return
     objects = [replace(one, cut=end) if one.place > end else one for one in names.objects]
