@@ -162,6 +162,25 @@ async def test_a_node_that_dies_young_again_and_again_does_not_read_more_each_ti
     assert repeat(world, log, sequence - 1) == sequence - 1
 
 
+@pytest.mark.usefixtures("slow_turns")
+async def test_a_long_rebuild_leaves_others_their_turns() -> None:
+    world = World()
+    log = await world.boot()
+    await write(world, log, *range(100))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(others())
+    await crash(world)
+    counting.cancel()
+    assert turns >= 100
+
+
 async def test_a_long_rebuild_keeps_what_it_has_read() -> None:
     world = World(snapshot_bytes=1_000)
     log = await world.boot()
