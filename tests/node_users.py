@@ -25,7 +25,7 @@ _CHEAP = Cost(16, 1, 1)
 def with_users(data: Path, names: Iterable[str]) -> None:
     """Have a data directory with users, made if it is not there."""
     data.mkdir(parents=True, exist_ok=True)
-    users = {name: User(name, PasswordHash.of(name, _CHEAP), {}) for name in names}
+    users = {name: User(name, PasswordHash.from_password(name, _CHEAP), {}) for name in names}
     change(data / "users.json", lambda known: known.update(users))
 
 

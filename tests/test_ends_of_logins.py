@@ -42,7 +42,7 @@ LISTENERS = ("kafka", "ydb", "console", "pravega", "pravega-segmentstore")
 
 
 def user(name: str, password: str) -> User:
-    return User(name, PasswordHash.of(password, Cost(16, 1, 1)), {})
+    return User(name, PasswordHash.from_password(password, Cost(16, 1, 1)), {})
 
 
 def secret(name: str) -> str:

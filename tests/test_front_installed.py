@@ -236,7 +236,7 @@ def test_tls_and_logins(node_factory: NodeFactory, tmp_path: Path) -> None:
     def put(*names: str) -> None:
         def edit(found: dict[str, User]) -> None:
             found.clear()
-            found.update({name: User(name, PasswordHash.of("secret", Cost(16, 1, 1)), {}) for name in names})
+            found.update({name: User(name, PasswordHash.from_password("secret", Cost(16, 1, 1)), {}) for name in names})
 
         change(users, edit)
 

@@ -103,7 +103,7 @@ class Authenticator:
             if changed:
                 self._shapes = shapes
         if changed:
-            await self.sessions.look()
+            await self.sessions.end_outdated()
 
     async def refresh(self) -> None:
         """Read the files again if they have changed. An error is logged, and the known users and keys stay in force."""

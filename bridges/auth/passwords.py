@@ -45,7 +45,7 @@ class PasswordHash(Struct, frozen=True):
     digest: bytes
 
     @classmethod
-    def of(cls, password: str, cost: Cost = COST) -> Self:
+    def from_password(cls, password: str, cost: Cost = COST) -> Self:
         """Hash a new password. Too slow for the event loop: takes as long as the cost says."""
         salt = os.urandom(_SALT_BYTES)
         return cls(cost, salt, _scrypt(password.encode(), salt, cost))

@@ -114,7 +114,7 @@ class QuotaRules:
         """Yield every entity with its quotas."""
         return iter(self._entities.items())
 
-    def of(self, entity: Entity) -> Mapping[QuotaKey, float]:
+    def find_limits(self, entity: Entity) -> Mapping[QuotaKey, float]:
         """Return the quotas set for exactly this entity."""
         return self._entities.get(entity, {})
 

@@ -76,14 +76,14 @@ class ScramKeys(Struct, frozen=True):
     server_key: bytes
 
     @classmethod
-    def of(cls, password: str, mechanism: str, iterations: int = ITERATIONS) -> Self:
+    def from_password(cls, password: str, mechanism: str, iterations: int = ITERATIONS) -> Self:
         """Derive keys from a new password. Too slow for the event loop."""
         salt = os.urandom(_SALT_BYTES)
         salted = hashlib.pbkdf2_hmac(MECHANISMS[mechanism], password.encode(), salt, iterations)
-        return cls.of_salted(mechanism, salt, iterations, salted)
+        return cls.from_salted(mechanism, salt, iterations, salted)
 
     @classmethod
-    def of_salted(cls, mechanism: str, salt: bytes, iterations: int, salted: bytes) -> Self:
+    def from_salted(cls, mechanism: str, salt: bytes, iterations: int, salted: bytes) -> Self:
         """Derive keys from a password that the client has salted, as in KIP-554."""
         name = MECHANISMS[mechanism]
         client_key = hmac.digest(salted, b"Client Key", name)

@@ -68,7 +68,7 @@ class Sessions:
             if not of_user:
                 del self._by_user[session.principal]
 
-    async def look(self) -> None:
+    async def end_outdated(self) -> None:
         """End the sessions whose users have other credentials now."""
         async for principal in in_turns(list(self._by_user)):
             now: dict[str, object] = {}

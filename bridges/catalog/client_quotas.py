@@ -63,7 +63,7 @@ class ClientQuotas:
             more = 0
             async for some in portions(wanted.items()):
                 for (entity, key), value in some:
-                    there = key in self.rules.of(entity)
+                    there = key in self.rules.find_limits(entity)
                     row = (*map(_column, entity), key.value)
                     if value is not None:
                         put.append((*row, repr(value)))

@@ -68,6 +68,6 @@ def _ask(settings: Settings, rows: Connection) -> Iterator[Finding]:
     except SettingsError:
         return  # reported by the check of listeners
     for front in settings.fronts:
-        facts = NodeFacts(settings.of(front), settings.node, settings.log, settings.data_dir, listening, {})
+        facts = NodeFacts(settings.find_section(front), settings.node, settings.log, settings.data_dir, listening, {})
         for look in front.checks:
             yield from look(rows, facts)

@@ -49,7 +49,7 @@ class Keeper:
 
     # --- input ---------------------------------------------------------------------------------------------------
 
-    def looked(self, look: Look, asked: float, answered: float) -> News:
+    def take_in(self, look: Look, asked: float, answered: float) -> News:
         """Take in ``look``, the database's state; ``asked`` and ``answered`` are this node's monotonic times around the
         query.
         """
@@ -60,7 +60,7 @@ class Keeper:
             beats = look.beats
             members = [replace(one, beats=beats[one.start]) for one in self.members.values() if one.start in beats]
         self.members = {member.start: member for member in members}
-        self._watch.looked(self.members.values(), asked, answered)
+        self._watch.take_in(self.members.values(), asked, answered)
         own = self.members.get(self.start)
         if own is None or own.state is State.ENDING:
             return self.end()

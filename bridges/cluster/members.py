@@ -92,7 +92,7 @@ class Watch:
         # By start: the counter, and the seconds for which it was seen standing still.
         self._still: dict[int, tuple[int, float]] = {}
 
-    def looked(self, members: Iterable[Member], asked: float, answered: float) -> None:
+    def take_in(self, members: Iterable[Member], asked: float, answered: float) -> None:
         """Take in the database's members; ``asked`` and ``answered`` are the monotonic times around the query.
 
         A counter is known to have stood still from an answer to the next query.

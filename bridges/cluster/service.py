@@ -453,7 +453,7 @@ class Cluster:
             self._wake.clear()  # a notice from here on causes another look
             moved = 0
             try:
-                await self._look()
+                await self._follow()
                 moved = await self._act()
             except DatabaseClosed:
                 return
@@ -472,7 +472,7 @@ class Cluster:
         async for _ in self._db.engine.listen(CHANNEL):
             self._wake.set()
 
-    async def _look(self) -> None:
+    async def _follow(self) -> None:
         keeper = self._member
         before = keeper.members.keys()
         asked, totals, beats = time.monotonic(), self._totals, self._beats
@@ -486,7 +486,7 @@ class Cluster:
             await self._marked_soon()
         elif look.beats_of(keeper.start) is not None and (self._totals != self._marked or answered >= self._mark_at):
             self._begin_marking()
-        news = keeper.looked(look, asked, answered)
+        news = keeper.take_in(look, asked, answered)
         self._nodes = _serving(keeper.members.values())
         await self._tell(news)
         if before - keeper.members.keys():
@@ -615,7 +615,7 @@ class Cluster:
         moved = await self._tell_all(give)
         self.given += len(moved)
         # The next look, and a raised epoch, settle slots that were not handed over.
-        await self._look()
+        await self._follow()
         return len(moved)
 
     async def _end(self, member: Member) -> None:

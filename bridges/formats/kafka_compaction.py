@@ -112,7 +112,7 @@ def _builder(header: Header, base_timestamp: int) -> BatchBuilder:
     )
 
 
-def _kept(records: Iterator[R | None], kept: array[int]) -> Iterator[R | None]:
+def _pick(records: Iterator[R | None], kept: array[int]) -> Iterator[R | None]:
     """Yield the records with the offsets ``kept``, and None now and then."""
     at = 0
     for number, one in enumerate(records):
@@ -128,7 +128,7 @@ def _kept(records: Iterator[R | None], kept: array[int]) -> Iterator[R | None]:
 def _cut(batch: Buffer, header: Header, kept: array[int], horizon: int, limit: int) -> Generator[None, None, Buffer]:
     """Keep the remaining records' bytes: their base offset and base timestamp stay."""
     builder = _builder(header, header.base_timestamp)
-    for one in _kept(outlines(batch, limit, raw=True), kept):
+    for one in _pick(outlines(batch, limit, raw=True), kept):
         if one is None:
             yield None
         else:
@@ -142,7 +142,7 @@ def _rebuilt(
     """Encode the remaining records again with another horizon, because it replaces the base timestamp of all
     records."""
     builder = _builder(header, horizon)
-    for raw in _kept(slices(batch, limit, kept[0] - header.base_offset), kept):
+    for raw in _pick(slices(batch, limit, kept[0] - header.base_offset), kept):
         if raw is None:
             yield None
         else:

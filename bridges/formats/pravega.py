@@ -214,7 +214,7 @@ class PravegaFormat:
             at = _front(header, batch.payload)
             events = yield from _whole_events(body, at, len(body))
             if events == header.records:
-                yield from _shown(header, batch, body, at, range(events), start, scattered=True)
+                yield from _show_events(header, batch, body, at, range(events), start, scattered=True)
             elif header.size and base >= start:
                 yield _record(header, bytes(body[at:]), base, batch.written_ms, -1, OPAQUE)
             return
@@ -231,7 +231,7 @@ class PravegaFormat:
             room = offsets if header.shape != Shape.BYTES or header.events > 1 else 0
             if 0 < events <= room:
                 exact = events == offsets and header.events == header.records
-                yield from _shown(header, batch, body, at, range(place, place + events), start, numbered=exact)
+                yield from _show_events(header, batch, body, at, range(place, place + events), start, numbered=exact)
             elif size and base + place >= start:
                 yield _record(header, bytes(body[at : at + size]), base + place, batch.written_ms, -1, OPAQUE)
             at += size
@@ -264,7 +264,7 @@ def _whole_events(body: memoryview, at: int, end: int) -> Generator[None, None, 
     return events if at == end else -1
 
 
-def _shown(
+def _show_events(
     header: Header,
     batch: StoredBatch,
     body: memoryview,

@@ -438,7 +438,7 @@ class Client:
         """End all writers without waiting for their batches, and close the ways to all servers."""
         writers, self._writers = list(self._writers.values()), {}
         # Only this client can tell the servers that the last batches are confirmed and may be shown.
-        await asyncio.gather(*(channel.told() for channel in self._channels.values()), return_exceptions=True)
+        await asyncio.gather(*(channel.tell_confirmed() for channel in self._channels.values()), return_exceptions=True)
         for writer in writers:
             if writer.failed is None:
                 writer.fail(ConnectionLost("the client was closed"))

@@ -193,7 +193,7 @@ class Channel:
                 replica.told = replica.confirm
             self._direct.tell(_telling(behind))
 
-    async def told(self) -> None:
+    async def tell_confirmed(self) -> None:
         """Wait until the server knows everything that is confirmed. Raises ``ConnectionLost``."""
         replicas = [replica for replica in self._untold if not replica.ended]
         for first in range(0, len(replicas), _MAX_TOLD):
@@ -325,7 +325,7 @@ class LocalChannel:
     def tell(self, replicas: Iterable[Replica]) -> None:
         """Do nothing: the server already knows."""
 
-    async def told(self) -> None:
+    async def tell_confirmed(self) -> None:
         """Return at once: the server already knows."""
 
     def closed(self, replica: Replica) -> None:

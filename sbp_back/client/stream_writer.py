@@ -154,7 +154,7 @@ class StreamWriter:
         if replica is not None:
             # Readers may not see the last batch yet, and only this writer can tell the server that it is confirmed.
             with contextlib.suppress(ConnectionLost):
-                await replica.channel.told()
+                await replica.channel.tell_confirmed()
         if self.failed is None:
             self.fail(SbpError(ErrorCode.PRECONDITION_FAILED, "the writer is closed"))
         task = self._task

@@ -173,7 +173,7 @@ class PlacementDriver:
                 reply(m.SystemErrorResponse(NO_TICKETS))
             case m.AppendRequest() | m.FetchRequest() | m.DocumentRequest():
                 message = f"{type(request).__name__} is not for a placement driver"
-                reply(m.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))
+                reply(m.SystemErrorResponse.from_code(ErrorCode.UNSUPPORTED_OPERATION, message))
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` in a transaction and return its result, for rules that have no request. Raises ``SbpError``
@@ -272,20 +272,20 @@ class PlacementDriver:
         """
         wanted = request.range
 
-        def looked(result: m.RangeResponse | m.RangeInfo) -> None:
+        def ask_if_held(result: m.RangeResponse | m.RangeInfo) -> None:
             if isinstance(result, m.RangeResponse):
                 reply(result)
             else:
-                self._ask_who_holds(result, wanted.end, held, reply)
+                self._ask_who_holds(result, wanted.end, promise_held, reply)
 
-        def held() -> None:
-            self._state.submit(lambda tx: rules.promise(tx, wanted, held=True), kept, partial(_fail, reply))
+        def promise_held() -> None:
+            self._state.submit(lambda tx: rules.promise(tx, wanted, held=True), answer_kept, partial(_fail, reply))
 
-        def kept(result: m.RangeResponse | m.RangeInfo) -> None:
+        def answer_kept(result: m.RangeResponse | m.RangeInfo) -> None:
             assert isinstance(result, m.RangeResponse)
             reply(result)
 
-        self._state.submit(lambda tx: rules.promise(tx, wanted, held=False), looked, partial(_fail, reply))
+        self._state.submit(lambda tx: rules.promise(tx, wanted, held=False), ask_if_held, partial(_fail, reply))
 
     def _ask_who_holds(self, opened: m.RangeInfo, end: int, then: Callable[[], None], reply: Reply) -> None:
         """Call ``then`` if one of the range's servers has the last offset below ``end``."""
@@ -472,7 +472,7 @@ def _is_known(server_id: int, request: News, response: m.Response | ConnectionLo
 
 
 def _fail(reply: Callable[[m.SystemErrorResponse], None], error: StateError) -> None:
-    reply(m.SystemErrorResponse.of(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
+    reply(m.SystemErrorResponse.from_code(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
 
 
 class PdSession:

@@ -131,10 +131,10 @@ class LocalAppends:
                 call.answer()
         except Exception as error:  # noqa: BLE001 - logged and counted; the writers find out what is stored
             self._barrier.caught("append", error)
-            if self.settled(call):
+            if self.end_call(call):
                 answered(call.items, SystemErrorResponse(DEFECT))
 
-    def settled(self, call: LocalCall) -> bool:
+    def end_call(self, call: LocalCall) -> bool:
         """Note that the call's writers are about to be answered; return False when they were already."""
         return self.under_way.pop(call, None) is not None
 
@@ -186,7 +186,7 @@ class LocalCall(AppendCall, kw_only=True):
             replica.place = self.states[number] if known else None
 
     def deliver(self, response: AppendResponse) -> None:
-        if self.local.settled(self):
+        if self.local.end_call(self):
             answered(self.items, response)
 
     def settle(self, others: list[tuple[int, int]]) -> None:

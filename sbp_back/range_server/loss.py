@@ -94,7 +94,7 @@ class _Looking(Files):
         """Do nothing: the directory is temporary."""
 
 
-def look(directory: Path, options: StoreOptions) -> Loss:
+def find_loss(directory: Path, options: StoreOptions) -> Loss:
     """Return what opening the store with ``accept_data_loss`` would give up: no ``damage`` for a store that is not
     damaged.
 

@@ -148,7 +148,7 @@ class RangeServer:
                 reply(m.SystemErrorResponse(NO_TICKETS))
             case _:
                 message = f"{type(request).__name__} is served by the placement driver, this is a range server"
-                reply(m.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))
+                reply(m.SystemErrorResponse.from_code(ErrorCode.UNSUPPORTED_OPERATION, message))
 
     def _list(self, request: m.ListRangeRequest, reply: Reply) -> None:
         stream_ids: list[int] = []
@@ -224,18 +224,18 @@ class RangeServer:
                     state.told = max(state.told, end)
                     self._fetches.wake_all(state)
                 elif answer.status.code == ErrorCode.RANGE_ALREADY_SEALED and answer.range is not None:
-                    self._controls.seal_range(m.SealRangeRequest.decided(answer.range), lambda _: settled())
+                    self._controls.seal_range(m.SealRangeRequest.decided(answer.range), lambda _: release_waiting())
                     return
-            settled()
+            release_waiting()
 
-        def settled() -> None:
+        def release_waiting() -> None:
             asking, state.asking = state.asking, None
             for one in asking or ():
                 self._barrier.call("fetch that waited for the placement driver", one)
 
         def flushed(error: StoreError | None) -> None:
             if error is not None:
-                settled()
+                release_waiting()
                 return
             at_least = m.RangeInfo(state.stream_id, state.stored.epoch, state.index, state.stored.start, end)
             pd.submit(m.SealRangeRequest(at_least, m.SealKind.AT_LEAST), answered, _SETTLE_SECONDS)

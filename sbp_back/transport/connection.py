@@ -275,7 +275,7 @@ class Connection(net.Connection):
         asked = self._unanswered[stream_id] = Asked(self, stream_id, opcode, weight)
         if stream_id >= _FIRST_NEGATIVE_ID and manners.signed_stream_ids:
             message = f"stream id {stream_id - (1 << 32)} is negative"
-            self.answer(asked, m.SystemErrorResponse.of(ErrorCode.BAD_REQUEST, message))
+            self.answer(asked, m.SystemErrorResponse.from_code(ErrorCode.BAD_REQUEST, message))
             return
         if len(frame.header) > _LONG_HEADER:
             self._reading_request = True
@@ -295,11 +295,11 @@ class Connection(net.Connection):
             )
         except DecodeError as error:
             message = f"this listener speaks {self._dialect.name}: {error}"
-            return m.SystemErrorResponse.of(manners.malformed, message)
+            return m.SystemErrorResponse.from_code(manners.malformed, message)
         except SbpError as error:
             if manners.ignores_unknown and error.code == ErrorCode.UNKNOWN_OPERATION:
                 return None
-            return m.SystemErrorResponse.of(error.code, error.message)
+            return m.SystemErrorResponse.from_code(error.code, error.message)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self.server.barrier.caught("reading a request", error)
             return m.SystemErrorResponse(DEFECT)

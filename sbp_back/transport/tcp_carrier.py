@@ -333,7 +333,7 @@ class TcpCarrier(Carrier):
             opcode, header, parts = self._dialect.encode_request(request)
             crc = self._dialect.payload_crc(request)
         except SbpError as error:
-            self.barrier.call("reply", reply, m.SystemErrorResponse.of(error.code, error.message))
+            self.barrier.call("reply", reply, m.SystemErrorResponse.from_code(error.code, error.message))
             return
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self.barrier.caught(f"writing {type(request).__name__}", error)
@@ -351,14 +351,14 @@ class TcpCarrier(Carrier):
             return
         if call.size - 4 > MAX_FRAME_LENGTH:
             message = f"a frame of {call.size} bytes is too long"
-            call.reply(m.SystemErrorResponse.of(ErrorCode.PAYLOAD_TOO_LARGE, message))
+            call.reply(m.SystemErrorResponse.from_code(ErrorCode.PAYLOAD_TOO_LARGE, message))
             return
         connection = self._connection
         if connection is not None and not self._queue and connection.has_room(call.size):
             connection.send(call, now)
         elif self._queue and self._queued_bytes + call.size > self._options.max_queued_bytes:
             message = f"{self._queued_bytes} bytes of requests to {self._host}:{self._port} wait already"
-            call.reply(m.SystemErrorResponse.of(ErrorCode.TOO_MANY_REQUESTS, message))
+            call.reply(m.SystemErrorResponse.from_code(ErrorCode.TOO_MANY_REQUESTS, message))
             return
         else:
             self._queue.append(call)

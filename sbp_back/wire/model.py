@@ -393,7 +393,7 @@ class SystemErrorResponse(msgspec.Struct):
     status: Status
 
     @classmethod
-    def of(cls, code: int, message: str) -> SystemErrorResponse:
+    def from_code(cls, code: int, message: str) -> SystemErrorResponse:
         return cls(Status(code, message))
 
 

@@ -128,7 +128,7 @@ class DocumentWriter:
         """Return whether nothing of ours is in flight, and the writer has not failed."""
         return self.failed is None and not self._under_way and not self._queue
 
-    def found(self, entries: list[Entry]) -> None:
+    def note_foreign(self, entries: list[Entry]) -> None:
         """Note ``entries`` that another writer seems to have appended. Ignored while a batch of ours is in flight,
         whose offset will show it, or if they are not the next ones.
         """

@@ -84,4 +84,4 @@ class Follower:
     async def _watch(self, channel: DocumentChannel, writers: list[DocumentWriter]) -> None:
         wanted = [(writer.stream_id, writer.confirm_offset) for writer in writers]
         async for position, entries in channel.watch(wanted, self._options.wait):
-            self._barrier.call("following a stream", writers[position].found, entries)
+            self._barrier.call("following a stream", writers[position].note_foreign, entries)

@@ -34,14 +34,14 @@ async def each(items: Sequence[I], work: Callable[[I], Awaitable[O]], failed: Ca
     results: list[O | None] = [None] * len(items)
     left = iter(enumerate(items))
 
-    async def some() -> None:
+    async def work_off() -> None:
         for position, item in left:
             try:
                 results[position] = await work(item)
             except SbpError as error:
                 results[position] = failed(item, w.Status(error.code, error.message))
 
-    await asyncio.gather(*(some() for _ in range(min(_SIDE_BY_SIDE, len(items)))))
+    await asyncio.gather(*(work_off() for _ in range(min(_SIDE_BY_SIDE, len(items)))))
     return cast("list[O]", results)
 
 
@@ -116,7 +116,7 @@ class Controls:
             return m.StreamItemResult(status=response.status)
         await self._lanes.started(row)
         first = await self._range(row.stream_id, row.index)
-        return m.StreamItemResult(m.DocumentStream.of(response.stream), range=first)
+        return m.StreamItemResult(m.DocumentStream.from_info(response.stream), range=first)
 
     def _check_replicas(self, wanted: m.DocumentStream) -> None:
         if wanted.replica_nums > 1:
@@ -128,22 +128,22 @@ class Controls:
         deleted = await self._client.describe_stream(stream_id)
         await self._client.delete_stream(stream_id)
         self._lanes.forget(stream_id)
-        return m.StreamItemResult(m.DocumentStream.of(deleted))
+        return m.StreamItemResult(m.DocumentStream.from_info(deleted))
 
     async def _update_stream(self, wanted: m.DocumentStream) -> m.StreamItemResult:
         self._check_replicas(wanted)
         request = w.UpdateStreamRequest(wanted.as_info())
         response = await ask_repeatedly(self._client.pd, request, w.StreamResponse, _OPTIONS)
-        return m.StreamItemResult(None if response.stream is None else m.DocumentStream.of(response.stream))
+        return m.StreamItemResult(None if response.stream is None else m.DocumentStream.from_info(response.stream))
 
     async def _describe_stream(self, stream_id: int) -> m.StreamItemResult:
-        return m.StreamItemResult(m.DocumentStream.of(await self._client.describe_stream(stream_id)))
+        return m.StreamItemResult(m.DocumentStream.from_info(await self._client.describe_stream(stream_id)))
 
     async def _trim_stream(self, item: m.TrimItem) -> m.StreamItemResult:
         trimmed = await self._client.describe_stream(item.stream_id)
         await self._client.trim(item.stream_id, item.offset)
         left = await self._ranges(item.stream_id)
-        return m.StreamItemResult(m.DocumentStream.of(trimmed), range=left[0] if left else None)
+        return m.StreamItemResult(m.DocumentStream.from_info(trimmed), range=left[0] if left else None)
 
     # --- ranges -----------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from sbp_document.wire.messages import AppendBatchRequest, FetchBatchRequest, Se
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
 
-_STOPPED = w.SystemErrorResponse.of(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")
+_STOPPED = w.SystemErrorResponse.from_code(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")
 
 
 class DocumentServer:
@@ -68,7 +68,7 @@ class DocumentServer:
                 self._pd.handle(request, lambda response: reply(self._with_address(response)))
             case _:
                 message = f"{type(request).__name__} is not of the document's dialect"
-                reply(w.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))
+                reply(w.SystemErrorResponse.from_code(ErrorCode.UNSUPPORTED_OPERATION, message))
 
     def seal_on_server(self, request: SealRangesRequest, reply: Reply) -> None:
         """Serve the range server's SEAL_RANGES."""
@@ -142,7 +142,7 @@ class DocumentServer:
         try:
             return await work()
         except SbpError as error:
-            return w.SystemErrorResponse.of(error.code, error.message)
+            return w.SystemErrorResponse.from_code(error.code, error.message)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._barrier.caught("request of sbp-v0.1", error)
             return w.SystemErrorResponse(DEFECT)

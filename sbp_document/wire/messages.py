@@ -59,7 +59,7 @@ class DocumentStream(Struct):
     retention_period_ms: int = 0
 
     @classmethod
-    def of(cls, info: StreamInfo) -> DocumentStream:
+    def from_info(cls, info: StreamInfo) -> DocumentStream:
         return cls(info.stream_id, info.replica, info.retention_ms)
 
     def as_info(self) -> StreamInfo:

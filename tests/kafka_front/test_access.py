@@ -86,8 +86,8 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     flags = dict.fromkeys(("listen.kafka", "listen.sbp-pd", "listen.sbp-range-server"), "127.0.0.1:0")
     flags |= {"data_dir": str(tmp_path / "data"), "listen.console": "off"}
     (tmp_path / "data").mkdir()
-    keys = {"SCRAM-SHA-512": ScramKeys.of("x", "SCRAM-SHA-512", 4096)}
-    alice = User("alice", PasswordHash.of("x", Cost(16, 1, 1)), keys)
+    keys = {"SCRAM-SHA-512": ScramKeys.from_password("x", "SCRAM-SHA-512", 4096)}
+    alice = User("alice", PasswordHash.from_password("x", Cost(16, 1, 1)), keys)
     change(tmp_path / "data" / "users.json", lambda users: users.update({"alice": alice}))
     node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[KafkaFront])
     node.authorizer = doorman = Doorman()

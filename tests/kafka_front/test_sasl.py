@@ -43,8 +43,8 @@ def put(path: Path, **passwords: str) -> None:
     def edit(users: dict[str, User]) -> None:
         users.clear()
         for name, text in passwords.items():
-            keys = {mechanism: ScramKeys.of(text, mechanism, 4096) for mechanism in MECHANISMS}
-            users[name] = User(name, PasswordHash.of(text, Cost(16, 1, 1)), keys)
+            keys = {mechanism: ScramKeys.from_password(text, mechanism, 4096) for mechanism in MECHANISMS}
+            users[name] = User(name, PasswordHash.from_password(text, Cost(16, 1, 1)), keys)
 
     path.parent.mkdir(parents=True, exist_ok=True)
     change(path, edit)

@@ -152,8 +152,8 @@ def _user(name: str, mechanisms: list[str], as_json: bool) -> User:
         check_password(password)
     except UsersError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
-    scram = {mechanism: ScramKeys.of(password, mechanism) for mechanism in mechanisms}
-    return User(name, PasswordHash.of(password), scram)
+    scram = {mechanism: ScramKeys.from_password(password, mechanism) for mechanism in mechanisms}
+    return User(name, PasswordHash.from_password(password), scram)
 
 
 def _password(name: str) -> str:

@@ -60,7 +60,7 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
     if store is None:
         fail(f"{data} has no store: neither sbp/wal nor wal is in it", EXIT_CANNOT_START, as_json=as_json)
     try:
-        found = loss.look(store, StoreOptions())
+        found = loss.find_loss(store, StoreOptions())
         if not found.damage:
             _nothing(str(store), as_json=as_json)
             return

@@ -48,7 +48,9 @@ class QuotaHandlers(Handlers):
         except QuotaError as error:
             raise RequestError(str(error)) from None
         await self._node.client_quotas.alter(changes)
-        return await rows.answer(request, "quotas", [_told((entity, self._node.client_quotas.rules.of(entity)))])
+        return await rows.answer(
+            request, "quotas", [_told((entity, self._node.client_quotas.rules.find_limits(entity)))]
+        )
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """Remove quotas of an entity. Body: ``entity``; ``keys``, a list of quotas (default: all)."""
@@ -59,11 +61,13 @@ class QuotaHandlers(Handlers):
             raise RequestError("keys is to be a list of names")
         try:
             entity = _entity(body)
-            gone = [key_of(entity, key) for key in keys] or list(self._node.client_quotas.rules.of(entity))
+            gone = [key_of(entity, key) for key in keys] or list(self._node.client_quotas.rules.find_limits(entity))
         except QuotaError as error:
             raise RequestError(str(error)) from None
         await self._node.client_quotas.alter([(entity, key, None) for key in gone])
-        return await rows.answer(request, "quotas", [_told((entity, self._node.client_quotas.rules.of(entity)))])
+        return await rows.answer(
+            request, "quotas", [_told((entity, self._node.client_quotas.rules.find_limits(entity)))]
+        )
 
 
 def _entity(body: dict[str, Any]) -> Entity:

@@ -263,7 +263,7 @@ async def log(
     partitions = Partitions(logs, place.forwarding(catalog, barrier, logs), db.changes.latest)
     handed_over = HandedOver(settings.migrate.grace_ms)
     options = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
-    cleaner = Cleaner(logs, stores.cleaned, Policies(catalog, handed_over.holds).of, options)
+    cleaner = Cleaner(logs, stores.cleaned, Policies(catalog, handed_over.holds).find_policy, options)
     limits, held = settings.limits, partial(below.budget.account(lambda: None).count, Kind.READS)
     translator = Translator(limits.translated_bytes, plan.works, limits.batch_inflated_bytes, held)
     place.cluster.on_gained.append(lambda slots: catalog.seal_again())

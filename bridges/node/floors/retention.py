@@ -55,7 +55,7 @@ class HandedOver:
         self._grace_ms = grace_ms
         self._told: set[tuple[str, int]] = set()
 
-    def others(self, topics: Iterable[Topic], now_ms: int) -> list[Topic]:
+    def find_released(self, topics: Iterable[Topic], now_ms: int) -> list[Topic]:
         """Return the topics on which retention may act.
 
         For each topic that was just handed over, log once when retention will act on it; a restarted node logs it
@@ -131,7 +131,7 @@ class Policies:
         self._catalog = catalog
         self._holds = holds
 
-    def of(self, name: str) -> CompactionPolicy | None:
+    def find_policy(self, name: str) -> CompactionPolicy | None:
         """Return the policy of a topic, None if it is not compacted, or not now. Raises TopicNotFound."""
         effective = self._catalog.effective
         if "compact" not in effective(name, "cleanup.policy") or self._holds(self._catalog.topic(name)):

@@ -36,11 +36,11 @@ async def upkeep(below: Floors) -> AsyncIterator[None]:
     """Do the periodic work of a node while inside."""
     plan, log, catalog = below.plan, below.log, below.metadata.catalog
     settings, every = plan.settings, plan.chores.every
-    every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
+    every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).return_unused, "free memory")
     every(settings.log.retention_check_interval_ms, partial(enforce_retention, below), "retention")
     every(settings.log.cleaner_interval_ms, partial(compact, below), "compaction")
     spent = SpentPartitions(catalog, log.logs, plan.chores.rounds("sealed partitions that are given back"))
-    every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
+    every(settings.log.retention_check_interval_ms, spent.report_spent, "sealed partitions that are given back")
     every(settings.node.check_interval_ms, partial(expire_producers, log.logs), "producer expiry")
     every(_USERS_CHECK_MS, partial(_refresh_users, below), "users")
     if settings.node.stall_ms:
@@ -64,7 +64,7 @@ async def upkeep(below: Floors) -> AsyncIterator[None]:
 async def enforce_retention(below: Floors, now_ms: int) -> None:
     """Trim what retention no longer keeps of all topics that were handed over."""
     log, catalog = below.log, below.metadata.catalog
-    topics = log.handed_over.others(catalog.topics.values(), now_ms)
+    topics = log.handed_over.find_released(catalog.topics.values(), now_ms)
     places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
     trimmed = await log.retention.enforce(places, now_ms)
     if trimmed:
@@ -91,7 +91,7 @@ class SpentPartitions:
 
     Otherwise a topic that is split and merged again and again would reach its limit, however little it holds. The
     numbers of spent partitions stay reserved, since readers may still ask where such a partition ended and what
-    followed it. :meth:`look` is a chore.
+    followed it. :meth:`report_spent` is a chore.
     """
 
     def __init__(self, catalog: Catalog, logs: Logs, rounds: Rounds[Topic]) -> None:
@@ -99,7 +99,7 @@ class SpentPartitions:
         self._logs = logs
         self._rounds = rounds
 
-    async def look(self, now_ms: int) -> None:
+    async def report_spent(self, now_ms: int) -> None:
         """Examine all topics that have sealed partitions, once."""
         scaled = []
         async for topic in in_turns(list(self._catalog.topics.values())):

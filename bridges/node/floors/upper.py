@@ -176,7 +176,7 @@ def _tell_configuration(plan: Plan, addresses: Mapping[str, Address]) -> None:
     config = node_config_of(settings.topic_defaults)
     for kind in plan.kinds:
         facts = NodeFacts(
-            settings.of(kind),
+            settings.find_section(kind),
             settings.node,
             settings.log,
             settings.data_dir,
@@ -196,7 +196,7 @@ def make_services(below: Floors, kind: type[Front]) -> NodeServices:
     plan, ground, metadata, log = below.plan, below.ground, below.metadata, below.log
     settings = plan.settings
     return NodeServices(
-        settings=settings.of(kind),
+        settings=settings.find_section(kind),
         limits=settings.limits,
         node_id=settings.node.id,
         rack=settings.node.rack,

@@ -48,7 +48,7 @@ def fit(settings: Settings, descriptors: int) -> tuple[Settings, str | None]:
     sbp_listeners = sum(name.startswith("sbp-") for name in settings.listen) or 2
     bounds = [(front, name) for front in settings.fronts for name in front.connection_bounds]
     wanted = {
-        **{f"{front.name}.{name}": getattr(settings.of(front), name) for front, name in bounds},
+        **{f"{front.name}.{name}": getattr(settings.find_section(front), name) for front, name in bounds},
         "sbp.max_connections": settings.sbp.max_connections * sbp_listeners,
         "limits.http_connections": settings.limits.http_connections,
     }
@@ -58,7 +58,7 @@ def fit(settings: Settings, descriptors: int) -> tuple[Settings, str | None]:
     given["sbp.max_connections"] = max(_LEAST, given["sbp.max_connections"] // sbp_listeners)
     sections: dict[str, Section] = {}
     for front in settings.fronts:
-        section = settings.of(front)
+        section = settings.find_section(front)
         if section is not None and front.connection_bounds:
             lowered = {name: given[f"{front.name}.{name}"] for name in front.connection_bounds}
             sections[front.name] = replace(section, **lowered)

@@ -97,7 +97,7 @@ class FreeMemory:
         self._pause = self.FIRST_SECONDS
         self._next = 0.0
 
-    async def look(self, _: int = 0) -> None:
+    async def return_unused(self, _: int = 0) -> None:
         """Return memory if necessary. To be called about every :attr:`LOOK_MS`; takes microseconds if there is nothing
         to do.
 

@@ -186,7 +186,7 @@ class Settings(Section):
                 hosts.append(Address.parse(told.get(listener, ""), self.default_host).host)
         return OwnNames(hosts, self.node.http_names.split(","))
 
-    def of(self, front: type[Front]) -> Section | None:
+    def find_section(self, front: type[Front]) -> Section | None:
         """Return the section of a front, or its defaults if the settings were made without the front."""
         if front.settings is None:
             return None
@@ -244,7 +244,7 @@ def load(
         if (fixed := _fixed(key, model)) is not None:
             warnings.append(f"{where}: {key} is fixed at {fixed}")
             del given[key]
-        elif not _known(key, model):
+        elif not _is_known(key, model):
             # Kubernetes sets ANABRANCH_PORT and other variables for a service with that name.
             told = warnings if where.startswith(_VARIABLE) else problems
             told.append(f"{where}: unknown setting {key!r}{_hint(key, model)}")
@@ -254,7 +254,7 @@ def load(
     values, problems = _values(given, model)
     if problems:
         raise SettingsError("\n".join(problems))
-    settings = _made(model, values)
+    settings = _build(model, values)
     if problems := list(_contradictions(settings.sbp)):
         raise SettingsError("\n".join(problems))
     return Loaded(settings, {key: where for key, (_, where) in given.items()}, tuple(warnings))
@@ -334,7 +334,7 @@ class _Field(Struct, frozen=True):
         """Return the value that is meant by ``given``. Raises ValueError with what it must be."""
         return self.spec.value(self.kind, given)
 
-    def of(self, settings: Section) -> Any:
+    def read_from(self, settings: Section) -> Any:
         """Return the value of this setting in ``settings``."""
         for part in self.path:
             settings = getattr(settings, part)
@@ -359,7 +359,7 @@ _LISTENER_MAPS = _ADDRESS_MAPS | {"auth_required"}
 _MAPS = _LISTENER_MAPS | {"topic_defaults", "tls"}
 
 
-def _known(key: str, model: type[Settings]) -> bool:
+def _is_known(key: str, model: type[Settings]) -> bool:
     head, dot, _ = key.partition(".")
     return (bool(dot) and head in _MAPS) or (key in _fields(model) and key not in _MAPS)
 
@@ -438,12 +438,12 @@ def _contradictions(sbp: SbpSettings) -> Iterator[str]:
         yield "sbp.tickets is for servers of Anabranch's that speak sbp.dialect = 0.2: others know no tickets"
 
 
-def _made(section: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
+def _build(section: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
     """Build a section from values by key, with defaults for all others."""
     given: dict[str, Any] = {}
     for name, one in settings_of(section).items():
         if isinstance(one, Section):
-            given[name] = _made(type(one), values, f"{prefix}{name}.")
+            given[name] = _build(type(one), values, f"{prefix}{name}.")
         elif prefix + name in values:
             given[name] = values[prefix + name]
     return section(**given)
@@ -451,7 +451,7 @@ def _made(section: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 
 def _rows(settings: Settings, origins: Mapping[str, str]) -> Iterator[Setting]:
     for key, field in sorted(_fields(type(settings)).items()):
-        kind, description, value = field.kind, field.spec.description, field.of(settings)
+        kind, description, value = field.kind, field.spec.description, field.read_from(settings)
         if key not in _MAPS:
             origin = origins.get(key, "default")
             yield Setting(key, kind.text(value), kind.text(field.spec.default), origin, description, kind.name)

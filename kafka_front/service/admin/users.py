@@ -121,7 +121,7 @@ def _keys(mechanism: str, one: _Upsertion) -> ScramKeys:
     elif not 0 < len(one.salted_password) <= _MOST_SALT:
         text = f"a salted password has 1 to {_MOST_SALT} bytes, not {len(one.salted_password)}"
     else:
-        return ScramKeys.of_salted(mechanism, bytes(one.salt), one.iterations, bytes(one.salted_password))
+        return ScramKeys.from_salted(mechanism, bytes(one.salt), one.iterations, bytes(one.salted_password))
     raise _Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
 
 

@@ -310,14 +310,14 @@ def _ahead(pool: ThreadPoolExecutor, tasks: Iterable[tuple[Bucket, int, int, int
     """Yield the groups of objects in order, reading several at once."""
     waiting = []
     for task in tasks:
-        waiting.append(pool.submit(_look, *task))
+        waiting.append(pool.submit(_read_group, *task))
         if len(waiting) > _READS:
             yield waiting.pop(0).result()
     for future in waiting:
         yield future.result()
 
 
-def _look(bucket: Bucket, incarnation: int, number: int, size: int) -> ObjectGroup:
+def _read_group(bucket: Bucket, incarnation: int, number: int, size: int) -> ObjectGroup:
     """Return the group of an object that is part of a log; ``size`` in bytes, if known. Raises ``StoreCorrupt``."""
     key = key_of("", incarnation, number)
     try:

@@ -82,11 +82,11 @@ class ObjectStore(Store):
             if options.cluster_id is None and cluster_id is not None:
                 options = replace(options, cluster_id=cluster_id.decode())
 
-            def found() -> str:
+            def name_cluster() -> str:
                 # Range servers that start together in an empty bucket are of one cluster: the first one names it.
                 return logs.root.write_once(_CLUSTER, str(uuid.uuid4()).encode(), _PATIENCE).decode()
 
-            lock = DirectoryLock(path, directory, options, found)
+            lock = DirectoryLock(path, directory, options, name_cluster)
             try:
                 opened = _open(logs, lock, options, Cache(directory, options.files))
                 log = Log(path, options, opened.own.state, opened.segments)

@@ -75,7 +75,7 @@ class Part:
         self.entries: list[Entry | None] = [None] * rows
         self.error: StoreError | None = None
 
-    def found(self) -> Found:
+    def take_found(self) -> Found:
         """Return the entries up to the first that could not be read; its error if there are none."""
         entries: list[Entry] = self.entries  # type: ignore[assignment]  # complete unless there was an error
         if self.error is not None:
@@ -501,7 +501,7 @@ class Gathers:
         gather.segments = {}
         stats = self._log.stats
         stats.damaged_entries += gather.damaged
-        found = [part.found() for part in gather.parts]
+        found = [part.take_found() for part in gather.parts]
         stats.read_bytes += gather.size
         try:
             done(found)

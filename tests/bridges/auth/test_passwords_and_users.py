@@ -25,7 +25,9 @@ def put(path: Path, **passwords: str) -> None:
 
     def edit(users: dict[str, User]) -> None:
         users.clear()
-        users.update({name: User(name, PasswordHash.of(text, CHEAP), {}) for name, text in passwords.items()})
+        users.update(
+            {name: User(name, PasswordHash.from_password(text, CHEAP), {}) for name, text in passwords.items()}
+        )
 
     change(path, edit)
 
@@ -40,13 +42,13 @@ async def auth(tmp_path: Path):
 
 
 def test_a_password_is_recognised_and_cannot_be_read() -> None:
-    made = PasswordHash.of("wonder", CHEAP)
+    made = PasswordHash.from_password("wonder", CHEAP)
     again = PasswordHash.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
     assert again.matches("wonder")
     assert not again.matches("wonder ")
     assert "wonder" not in json.dumps(made.to_json())
-    assert PasswordHash.of("wonder", CHEAP).digest != made.digest, "the salt differs"
+    assert PasswordHash.from_password("wonder", CHEAP).digest != made.digest, "the salt differs"
     assert not PasswordHash.of_nobody(CHEAP).matches("")
 
 
@@ -88,7 +90,7 @@ def test_two_who_change_the_file_do_not_lose_each_others_users(tmp_path: Path) -
     path = tmp_path / "users.json"
 
     def add(name: str) -> None:
-        change(path, lambda users: users.update({name: User(name, PasswordHash.of(name, CHEAP), {})}))
+        change(path, lambda users: users.update({name: User(name, PasswordHash.from_password(name, CHEAP), {})}))
 
     names = [f"u{number}" for number in range(20)]
     threads = [threading.Thread(target=add, args=(name,)) for name in names]

@@ -44,7 +44,7 @@ def test_each_key_is_decided_by_itself() -> None:
     assert rules.decides(QuotaKey.FETCH, "u", "c") == Entity("u", "c")
     assert rules.decides(QuotaKey.REQUEST, "u", "c") is None
     assert rules.decides(PRODUCE, "v", "c") is None
-    assert rules.of(Entity("u")) == {PRODUCE: 2}
+    assert rules.find_limits(Entity("u")) == {PRODUCE: 2}
 
 
 def test_an_address_has_its_own_or_the_default() -> None:

@@ -24,8 +24,8 @@ def users(tmp_path: Path) -> Path:
     path = tmp_path / "users.json"
 
     def edit(found: dict[str, User]) -> None:
-        password = PasswordHash.of("wonder", Cost(16, 1, 1))
-        keys = {mechanism: ScramKeys.of("wonder", mechanism) for mechanism in MECHANISMS}
+        password = PasswordHash.from_password("wonder", Cost(16, 1, 1))
+        keys = {mechanism: ScramKeys.from_password("wonder", mechanism) for mechanism in MECHANISMS}
         found.update(alice=User("alice", password, keys), bare=User("bare", password, {}))
 
     change(path, edit)
@@ -92,7 +92,7 @@ async def test_names_that_nobody_has_are_answered_as_users_of_every_making_are(u
         made += [(8192, secrets.token_bytes(64)) for _ in range(20)]
         made += [(ITERATIONS, secrets.token_bytes(16)) for _ in range(20)]
         for number, (iterations, salt) in enumerate(made):
-            keys = ScramKeys.of_salted("SCRAM-SHA-256", salt, iterations, b"salted")
+            keys = ScramKeys.from_salted("SCRAM-SHA-256", salt, iterations, b"salted")
             found[f"user{number}"] = User(f"user{number}", None, {"SCRAM-SHA-256": keys})
         del found["alice"]
 

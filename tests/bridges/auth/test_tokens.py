@@ -34,7 +34,7 @@ class Lab:
         def edit(users: dict[str, User]) -> None:
             users.clear()
             for name, text in passwords.items():
-                users[name] = User(name, PasswordHash.of(text, Cost(16, 1, 1)), {})
+                users[name] = User(name, PasswordHash.from_password(text, Cost(16, 1, 1)), {})
 
         change(self.options.users_file, edit)
         await self.auth.load()

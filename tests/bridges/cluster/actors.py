@@ -412,7 +412,7 @@ class Node:
             if not answered:
                 return
             before = dict(keeper.acting)
-            self._told(keeper.looked(look, asked, self.world.now))
+            self._told(keeper.take_in(look, asked, self.world.now))
             if keeper.ended:
                 self._end("it is no member")
                 return

@@ -75,11 +75,11 @@ def test_every_message_to_postgresql_breaks_in_every_way() -> None:
 class Forgetful(Keeper):
     """Believes an older answer."""
 
-    def looked(self, look: Look, asked: float, answered: float) -> News:
+    def take_in(self, look: Look, asked: float, answered: float) -> News:
         if look.slots is not None:
             self.version = -1
             self.slots = [Slot()] * len(self.slots)
-        return super().looked(look, asked, answered)
+        return super().take_in(look, asked, answered)
 
 
 class Hasty(Keeper):

@@ -29,7 +29,7 @@ class Process:
 
 async def looks(process: Process, free: FreeMemory, seconds: int) -> None:
     for _ in range(seconds):
-        await free.look()
+        await free.return_unused()
         process.now += 1
 
 

@@ -69,7 +69,7 @@ def test_fronts_that_go_together() -> None:
 def test_a_front_brings_a_section_of_settings(tmp_path: Path) -> None:
     thing = front("thing", settings=ThingSettings)
     loaded = load({"thing.size": "5"}, environ={}, directory=tmp_path, fronts=[thing])
-    assert loaded.settings.of(thing) == ThingSettings(size=5)
+    assert loaded.settings.find_section(thing) == ThingSettings(size=5)
     assert [(row.value, row.default) for row in loaded.table() if row.key == "thing.size"] == [("5", "3")]
     with pytest.raises(SettingsError, match=r"command line: thing\.size = '0'"):
         load({"thing.size": "0"}, environ={}, directory=tmp_path, fronts=[thing])

@@ -96,13 +96,15 @@ def test_what_was_handed_over_is_left_alone_for_a_while_and_the_log_says_until_w
     mine = Topic("mine", uuid.uuid4(), [], {}, 0)
     first, second, third = brought("a", 1_000), brought("b", None), brought("c", 90_000_000)
     kept = HandedOver(86_400_000)
-    assert kept.others([mine, first, second], 2_000) == [mine]
-    assert kept.others([mine, first, second], 86_400_999) == [mine]
+    assert kept.find_released([mine, first, second], 2_000) == [mine]
+    assert kept.find_released([mine, first, second], 86_400_999) == [mine]
     (line,) = [line for line in capfd.readouterr().out.splitlines() if "retention does not act yet" in line]
     assert "1970-01-02T00:00:01+00:00" in line
-    assert kept.others([mine, first, second, third], 86_401_000) == [mine, first], "which is still being imported"
+    assert kept.find_released([mine, first, second, third], 86_401_000) == [mine, first], (
+        "which is still being imported"
+    )
     assert "1970-01-03T01:00:00+00:00" in capfd.readouterr().out
-    assert HandedOver(0).others([mine, first, third], 90_000_000) == [mine, first, third]
+    assert HandedOver(0).find_released([mine, first, third], 90_000_000) == [mine, first, third]
 
 
 def test_retention_of_a_fronts_own_is_told_what_to_leave_alone() -> None:

@@ -545,7 +545,7 @@ class Groups(OwnedKeys):
 
     async def give_up(self, slots: Any, in_order: bool) -> None:
         if in_order:
-            await self._front.settled()
+            await self._front.await_writes()
 
 
 class Client:

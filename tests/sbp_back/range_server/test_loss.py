@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from anabranch_kit.errors import StoreCorrupt, StoreLocked
-from sbp_back.range_server.loss import accept, look
+from sbp_back.range_server.loss import accept, find_loss
 from sbp_back.range_server.object_log.range_objects.moved import moved_rows
 from sbp_back.range_server.store import Store
 from sbp_back.range_server.store.layout.format import BLOCK
@@ -64,7 +64,7 @@ async def test_what_accepting_would_lose_is_told_before_and_nothing_is_changed(t
     with pytest.raises(StoreCorrupt):
         Store.open(store, small_options())
     before = content(store)
-    loss = look(store, small_options())
+    loss = find_loss(store, small_options())
     assert content(store) == before, "looking changes nothing"
     assert loss.damage
     messages = accept(store, small_options(), loss)
@@ -78,7 +78,7 @@ async def test_what_accepting_would_lose_is_told_before_and_nothing_is_changed(t
         opened = Store.open(store, small_options())
         assert [(1, 0, *gap) for gap in opened.ranges[1, 0].gaps()] == loss.gaps
         opened.close()
-    assert look(store, small_options()).damage == [], "what was given up is no damage any more"
+    assert find_loss(store, small_options()).damage == [], "what was given up is no damage any more"
 
 
 async def _damaged_behind_what_moved(path: Path) -> Path:
@@ -113,7 +113,7 @@ async def _accepted_with_what_moved(path: Path) -> tuple[bytes, bytes]:
     with pytest.raises(StoreCorrupt):
         Driver(store, options)
     before = content(store)
-    found = look(store, small_options())
+    found = find_loss(store, small_options())
     assert content(store) == before, "looking changes nothing"
     assert found.damage
     assert found.gaps == [], "what was moved is no gap"
@@ -153,17 +153,17 @@ async def test_lists_that_only_the_bucket_has_are_fetched_by_a_start(tmp_path: P
     path = store / "moved" / "names" if what == "names" else next((store / "moved").glob("*.idx"))
     path.write_bytes(b"?")
     with pytest.raises(StoreCorrupt, match=r"a start with sbp\.objects fetches it"):
-        look(store, small_options())
+        find_loss(store, small_options())
     with pytest.raises(StoreCorrupt, match="acknowledged data is damaged"):
         Driver(store, moving(tmp_path / "bucket"))
-    assert look(store, small_options()).damage
+    assert find_loss(store, small_options()).damage
 
 
 async def test_what_was_given_up_hides_no_other_damage(tmp_path: Path) -> None:
     store = await full_store(tmp_path)
     segments = sorted((store / "wal").glob("*.seg"))
     segments[1].unlink()
-    accept(store, small_options(), look(store, small_options()))
+    accept(store, small_options(), find_loss(store, small_options()))
     segments[3].unlink()
     with pytest.raises(StoreCorrupt, match=r"acknowledged data is damaged: offsets .* are gone"):
         Store.open(store, small_options())
@@ -172,7 +172,7 @@ async def test_what_was_given_up_hides_no_other_damage(tmp_path: Path) -> None:
 async def test_a_store_without_damage_has_nothing_to_accept(tmp_path: Path) -> None:
     store = await full_store(tmp_path)
     before = content(store)
-    assert look(store, small_options()).sentences() == []
+    assert find_loss(store, small_options()).sentences() == []
     assert content(store) == before
 
 
@@ -182,6 +182,6 @@ async def test_a_store_in_use_is_not_looked_at(tmp_path: Path) -> None:
     opened = Store.open(store, small_options())
     try:
         with pytest.raises(StoreLocked):
-            look(store, small_options())
+            find_loss(store, small_options())
     finally:
         opened.close()

@@ -243,7 +243,7 @@ async def test_a_node_that_keeps_its_range_servers_to_itself_is_read_through_and
 
 async def test_with_users_a_source_reads_what_its_user_may(tmp_path: Path) -> None:
     def edit(users: dict[str, User]) -> None:
-        users["alice"] = User("alice", PasswordHash.of("alice", Cost(16, 1, 1)), {})
+        users["alice"] = User("alice", PasswordHash.from_password("alice", Cost(16, 1, 1)), {})
 
     class Doorman:
         def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
@@ -275,7 +275,7 @@ async def test_with_users_nobody_is_led_to_servers_elsewhere_that_are_open_to_wh
     tmp_path: Path, required: bool
 ) -> None:
     def edit(users: dict[str, User]) -> None:
-        users["alice"] = User("alice", PasswordHash.of("alice", Cost(16, 1, 1)), {})
+        users["alice"] = User("alice", PasswordHash.from_password("alice", Cost(16, 1, 1)), {})
 
     (tmp_path / "data").mkdir()
     change(tmp_path / "data" / "users.json", edit)

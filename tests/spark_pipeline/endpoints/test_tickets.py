@@ -53,7 +53,7 @@ class Doorman:
 
 def edit(users: dict[str, User]) -> None:
     for name in ("alice", "eve"):
-        users[name] = User(name, PasswordHash.of(name, Cost(16, 1, 1)), {})
+        users[name] = User(name, PasswordHash.from_password(name, Cost(16, 1, 1)), {})
 
 
 async def strict_lab(path: Path, **flags: str) -> Lab:

@@ -277,7 +277,7 @@ async def test_users_tokens_and_tls(tmp_path: Path) -> None:
     cert, key = authority.issue("node")
 
     def edit(users: dict[str, User]) -> None:
-        users["alice"] = User("alice", PasswordHash.of("wönder", Cost(16, 1, 1)), {})
+        users["alice"] = User("alice", PasswordHash.from_password("wönder", Cost(16, 1, 1)), {})
 
     (tmp_path / "data").mkdir()
     change(tmp_path / "data" / "users.json", edit)

@@ -145,7 +145,7 @@ async def test_a_batch_with_the_last_ones_number_and_other_rows_does_not_vanish(
 async def test_whoever_runs_a_query_next_writes_its_last_batch_not_twice(tmp_path: Path) -> None:
     def edit(users: dict[str, User]) -> None:
         for name in ("alice", "bob"):
-            users[name] = User(name, PasswordHash.of(name, Cost(16, 1, 1)), {})
+            users[name] = User(name, PasswordHash.from_password(name, Cost(16, 1, 1)), {})
 
     (tmp_path / "data").mkdir()
     change(tmp_path / "data" / "users.json", edit)

@@ -131,12 +131,12 @@ class Bucket:
         """Count a request; call the yielded function with the bytes that the answer brings."""
         began, received, failed = time.perf_counter(), sent, True
 
-        def given(count: int) -> None:
+        def count_bytes(count: int) -> None:
             nonlocal received
             received += count
 
         try:
-            yield given
+            yield count_bytes
             failed = False
         except FileNotFoundError:
             failed = False
@@ -176,16 +176,16 @@ class Bucket:
 
     def get(self, key: str) -> Buffer:
         """Return a whole object. Raises ``FileNotFoundError`` and other ``OSError``."""
-        with self._answered("get", f"getting {key}") as given:
+        with self._answered("get", f"getting {key}") as count_bytes:
             content = memoryview(self._obstore.get(self._store, self._prefix + key).bytes())
-            given(len(content))
+            count_bytes(len(content))
             return content
 
     def get_range(self, key: str, begin: int, end: int) -> Buffer:
         """Return bytes ``[begin, end)``, fewer at the object's end. Raises ``FileNotFoundError``, other ``OSError``."""
-        with self._answered("get", f"getting {key}") as given:
+        with self._answered("get", f"getting {key}") as count_bytes:
             content = memoryview(self._obstore.get_range(self._store, self._prefix + key, start=begin, end=end))
-            given(len(content))
+            count_bytes(len(content))
             return content
 
     def delete(self, keys: Sequence[str]) -> None:

@@ -124,19 +124,21 @@ class CachedSegment:
                 place.there = True
                 self.held += place.size
 
-    def _wanted(self, begin: int, end: int) -> list[_Place]:
+    def _find_places(self, begin: int, end: int) -> list[_Place]:
         first = max(0, bisect_right(self._positions, begin) - 1)
         last = bisect_right(self._positions, end - 1)
         return self.places[first:last]
 
     def lacks(self, begin: int, end: int) -> bool:
-        return any(not place.there for place in self._wanted(begin, end))
+        return any(not place.there for place in self._find_places(begin, end))
 
     def bring(self, begin: int, end: int) -> None:
-        missing = [place for place in self._wanted(begin, end) if not place.there]
+        missing = [place for place in self._find_places(begin, end) if not place.there]
         if not missing:
             return
-        ahead = [place for place in self._wanted(end, end + _AHEAD_BYTES) if not place.there and place not in missing]
+        ahead = [
+            place for place in self._find_places(end, end + _AHEAD_BYTES) if not place.there and place not in missing
+        ]
         self._cache.fetch(self, missing, ahead)
 
     def bring_place(self, place: _Place) -> None:

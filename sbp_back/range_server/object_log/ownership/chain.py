@@ -46,7 +46,7 @@ ENTRIES = Sealed(Entry, "an entry of the chain of indexes")
 class Chain:
     """The chain as ``writer`` sees it. ``listed``: numbers known from a listing, which may be stale.
 
-    Pass :meth:`looked` the content of :attr:`number` until it returns that the end is reached.
+    Pass :meth:`take_entry` the content of :attr:`number` until it returns that the end is reached.
     """
 
     __slots__ = ("before", "fenced", "last", "number", "writer")
@@ -61,7 +61,7 @@ class Chain:
         self.fenced = False
         """A later writer has put an entry."""
 
-    def looked(self, there: Entry | None) -> bool:
+    def take_entry(self, there: Entry | None) -> bool:
         """Take the content of the number (None: nothing there); return whether the last entry is known."""
         if there is None:
             return True
@@ -75,5 +75,5 @@ class Chain:
         counts. If not, and this writer is not fenced, it has to look on, and to begin again with the entry that it
         finds.
         """
-        self.looked(there)
+        self.take_entry(there)
         return there == entry

@@ -53,8 +53,8 @@ class Claim:
 class Closing:
     """The closing of a log, whose incarnations ``listed`` are known, by the log of ``adopter``, which is to adopt it.
 
-    First find the last claim: pass :meth:`looked` the content of :attr:`number` until it returns that it is known. If
-    :attr:`by` is the adopter itself, the log is closed already. If it is another log, go on only where that log is
+    First find the last claim: pass :meth:`take_claim` the content of :attr:`number` until it returns that it is known.
+    If :attr:`by` is the adopter itself, the log is closed already. If it is another log, go on only where that log is
     closed, fenced, and does not record the adoption. Then put :attr:`content` as :attr:`number` if absent, and pass
     :meth:`put` the content that is there; if that does not end it, look again.
     """
@@ -69,7 +69,7 @@ class Closing:
         self.by = ""
         """The log that has closed this one, as far as was read; empty: none has."""
 
-    def looked(self, there: bytes | None) -> bool:
+    def take_claim(self, there: bytes | None) -> bool:
         """Take the content of the number (None: nothing there); return whether the last claim is known now."""
         if there is None:
             return True

@@ -100,7 +100,7 @@ class Logs:
         log = self.log(name)
         closing = Closing(os.urandom(UNIQUE_BYTES), self._claims(name), adopter)
         while True:
-            while not closing.looked(log.read_once(_claim(closing.number))):
+            while not closing.take_claim(log.read_once(_claim(closing.number))):
                 pass
             if closing.is_closed:
                 return closing.number
@@ -116,7 +116,7 @@ class Logs:
         """Return the state of a log's claims. ``by``: the log that has closed it; ``number``: the first free one."""
         log = self.log(name)
         last = Closing(bytes(UNIQUE_BYTES), self._claims(name), "-")
-        while not last.looked(log.read_once(_claim(last.number))):
+        while not last.take_claim(log.read_once(_claim(last.number))):
             pass
         return last
 
@@ -133,7 +133,7 @@ class Logs:
     def read_on(self, name: str, chain: Chain) -> bool:
         """Read on in the chain; return whether there were new entries. Raises ``StoreCorrupt``."""
         before = chain.number
-        while not chain.looked(self._entry(name, chain.number)):
+        while not chain.take_entry(self._entry(name, chain.number)):
             pass
         return chain.number != before
 

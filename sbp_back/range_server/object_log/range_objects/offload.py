@@ -355,7 +355,7 @@ class Offload(RangeWriter):
             known = names.keys
             return [key for key in there if key not in known]
 
-        def found(result: list[str] | OSError) -> None:
+        def take_found(result: list[str] | OSError) -> None:
             self.busy = False
             if isinstance(result, OSError):
                 self._failed(result)
@@ -365,7 +365,7 @@ class Offload(RangeWriter):
             self._give_up(self._bucket, result)
             self._look_soon()
 
-        self._background(find, found)
+        self._background(find, take_found)
 
     # --- a store that fails
 

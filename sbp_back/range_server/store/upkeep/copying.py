@@ -126,11 +126,11 @@ class StoreCopy:
         for held_ranges in streams.values():
             for held in held_ranges:
                 await self._copy_range(held)
-        await self._way.settled()
+        await self._way.wait_until_done()
 
     async def forget(self, stream_id: int) -> None:
         """Delete what the target has of a stream."""
-        await self._way.settled()
+        await self._way.wait_until_done()
 
         def delete(settle: Settle[None]) -> None:
             self._target.delete_stream(stream_id, lambda error: settle(None, error))
@@ -278,7 +278,7 @@ class _UnderWay:
 
         call(done)
 
-    async def settled(self) -> None:
+    async def wait_until_done(self) -> None:
         """Wait until nothing is in flight. Raises CopyFailed."""
         await self._below(0)
 

@@ -62,7 +62,7 @@ class Lab:
 
 async def open_lab(path: Path, **flags: str) -> Lab:
     def edit(users: dict[str, User]) -> None:
-        users["alice"] = User("alice", PasswordHash.of("wönder", Cost(16, 1, 1)), {})
+        users["alice"] = User("alice", PasswordHash.from_password("wönder", Cost(16, 1, 1)), {})
 
     change(path / "users.json", edit)
     closed = {"listen.sbp-pd": "off", "listen.sbp-range-server": "off"}

@@ -257,7 +257,7 @@ class Server:
         while True:
             key = f"{log}/incarnations/{closing.number}"
             there = yield from self.ask(lambda done, key=key: self.cluster.store.get(key, done))
-            if closing.looked(None if there is None else there.head):
+            if closing.take_claim(None if there is None else there.head):
                 return
 
     def _close(self, log: str, adopter: str) -> Process:
@@ -368,7 +368,7 @@ class Server:
         while True:
             key = f"{log}/chain/{chain.number}"
             there = yield from self.ask(lambda done, key=key: self.cluster.store.get(key, done))
-            if chain.looked(None if there is None else there.entries[0]):
+            if chain.take_entry(None if there is None else there.entries[0]):
                 return
 
     def _put_entry(self, log: str, chain: Chain, entry: Entry) -> Process:

@@ -66,8 +66,8 @@ class Hurried(Closing):
 class Unmoved(Chain):
     """Goes on in a chain that a later one writes."""
 
-    def looked(self, there: Entry | None) -> bool:
-        ended = super().looked(there)
+    def take_entry(self, there: Entry | None) -> bool:
+        ended = super().take_entry(there)
         self.fenced = False
         return ended
 
