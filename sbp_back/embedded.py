@@ -74,7 +74,6 @@ class EmbeddedOptions(Struct):
     fetch: FetchLimits = field(default_factory=FetchLimits)
     listen: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     advertise: Mapping[str, str] = field(default_factory=dict)
-    pd_listener: ListenerOptions = field(default_factory=ListenerOptions.placement_driver)
     range_server_listener: ListenerOptions = field(default_factory=ListenerOptions)
     max_connections: int = 2_000
     heartbeat_seconds: float = 3.0
@@ -201,7 +200,7 @@ async def start_embedded(
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_store, store)
         setup = PlacementDriverSetup(
-            listen=listen_at(PD_LISTENER, options.pd_listener),
+            listen=listen_at(PD_LISTENER, ListenerOptions.placement_driver()),
             database=options.database,
             state=options.state,
             barrier=barrier,

@@ -38,20 +38,21 @@ if TYPE_CHECKING:
 AppendDone = Callable[[SbpError | None], None]
 
 _BY_FRAMES = "what a frame of SBP holds"
+_SEAL_TIMEOUT = 2.0
+"""Seconds (half of what ``control`` allows, if that is less) in which the server of a range that is given up may say
+where it ends, before the writer decides without it."""
 
 
 class WriterOptions(Struct):
     """Limits of a writer. ``range_tries``: ranges tried in a row, and ``patience``: seconds, both without any progress,
     after which pending batches are refused. The writer lives on if it can make sure that none of them is part of the
-    stream. ``seal_timeout``: seconds (half of what ``control`` allows, if that is less) in which the server of a range
-    that is given up may say where it ends, before the writer decides without it. ``max_payload``: bytes of the largest
+    stream. ``max_payload``: bytes of the largest
     payload that is taken; more than a frame holds only for a range server in this process. ``bounded_by``: why it is
     bounded.
     """
 
     range_tries: int = 8
     patience: float = 30.0
-    seal_timeout: float = 2.0
     retry: RetryOptions = field(default_factory=RetryOptions)
     control: ControlOptions = field(default_factory=ControlOptions)
     tell: TellOptions = field(default_factory=TellOptions)
@@ -402,7 +403,7 @@ class StreamWriter:
         """
         asked = m.SealRangeRequest(m.RangeInfo(info.stream_id, self.epoch, info.index, info.start))
         options = self._options
-        limits = replace(options.control, timeout=min(options.seal_timeout, options.control.timeout / 2))
+        limits = replace(options.control, timeout=min(_SEAL_TIMEOUT, options.control.timeout / 2))
         try:
             response = await ask(self._home.channel(info.servers[0]).carrier, asked, m.RangeResponse, limits)
         except FencedError:

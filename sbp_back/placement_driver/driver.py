@@ -49,17 +49,17 @@ News = m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest
 R = TypeVar("R", bound=m.Response)
 T = TypeVar("T")
 
+_SERVER_TIMEOUT = 3.0
+"""Seconds a range server has to answer before a request that waits for it fails."""
+
 
 class PlacementDriverOptions(Struct):
     """Options of a placement driver. ``alive_seconds``: a range server that was silent for longer gets no new ranges
-    (100 s upstream). ``name``: None for the name that carries the identity of the state. ``server_timeout``: seconds a
-    range server has to answer before a request that waits for it fails.
-    """
+    (100 s upstream). ``name``: None for the name that carries the identity of the state."""
 
     name: str | None = None
     advertise_addr: str = ""
     alive_seconds: float = 100.0
-    server_timeout: float = 3.0
 
 
 class PlacementDriver:
@@ -262,7 +262,7 @@ class PlacementDriver:
             except ValueError as error:
                 answered(server, ConnectionLost(str(error)))
                 continue
-            carrier.submit(request, partial(answered, server), self._options.server_timeout)
+            carrier.submit(request, partial(answered, server), _SERVER_TIMEOUT)
 
     # --- promises ---------------------------------------------------------------------------------------------------
 
@@ -427,7 +427,7 @@ class PlacementDriver:
 
         for request in requests:
             try:
-                carrier.submit(request, partial(answered, request), self._options.server_timeout)
+                carrier.submit(request, partial(answered, request), _SERVER_TIMEOUT)
             except Exception as error:  # noqa: BLE001 - logged and counted; what was not sent stays queued
                 self._barrier.caught("telling a range server what was decided", error)
                 answered(request, ConnectionLost(f"not sent: {error}"))

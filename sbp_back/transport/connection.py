@@ -51,6 +51,9 @@ _FLUSH_BYTES = 256 * 1024
 """Answers of one loop tick are written together, but not more than this many bytes at a time."""
 _LIST_BYTES = 1024 * 1024
 """Bytes counted for a listing of ranges, whose answer may be much longer than the request."""
+_MAX_UNSENT_BYTES = 8 * 1024 * 1024
+"""Data being read for a connection plus its unsent answers, past which its fetches wait; a single answer is never too
+long."""
 _LONG_ELEMENTS = 256
 _LONG_PAYLOAD = 1024 * 1024
 """An answer of more elements, or with more bytes to be checksummed, is written in a thread."""
@@ -81,8 +84,7 @@ class ListenerOptions(Limits, frozen=True):
     waiting answers is cut after so long; so is one whose peer is gone, which the system probes when nothing waits (0:
     never). ``connection_bytes`` and ``max_unanswered_requests``: of requests in flight of one connection, past which it
     is not read from. ``write_buffer_bytes``: so many bytes of unsent answers stop the reading too;
-    ``write_limit_bytes`` (answers to requests in flight still pile up) cut the connection. ``max_unsent_bytes``: data
-    being read for a connection plus its unsent answers, past which its fetches wait; a single answer is never too long.
+    ``write_limit_bytes`` (answers to requests in flight still pile up) cut the connection.
     ``memory_bytes``: of all connections of a listener that is given no budget. ``linger_seconds``: after GOAWAY, how
     long an idle client may take to close; ``drain_seconds``: the same for a client that still waits for answers.
     ``tls``: certificate and key of the listener; None: without TLS.
@@ -96,7 +98,6 @@ class ListenerOptions(Limits, frozen=True):
     stall_seconds: float = 60.0
     max_unanswered_requests: int = 4096
     write_limit_bytes: int = 128 * 1024 * 1024
-    max_unsent_bytes: int = 8 * 1024 * 1024
     memory_bytes: int = 256 * 1024 * 1024
     linger_seconds: float = 1.0
     drain_seconds: float = 12.0
@@ -167,7 +168,7 @@ class Connection(net.Connection):
         self._options = listener.limits
         # Two accounts, requests and answers, since neither may keep the other waiting for its turn.
         self.room = AnswerRoom(
-            listener.loop, listener.budget, listener.turn, self._options.max_unsent_bytes, listener.barrier, self._rest
+            listener.loop, listener.budget, listener.turn, _MAX_UNSENT_BYTES, listener.barrier, self._rest
         )
         self._sending = self.room.account
         self._unanswered: dict[int, Asked] = {}

@@ -60,7 +60,6 @@ class TcpOptions(Struct):
     backoff_limit: float = 2.0
     max_inflight_bytes: int = 16 * 1024 * 1024
     max_queued_bytes: int = 112 * 1024 * 1024
-    write_high_water: int = 1024 * 1024
     client_id: str = "anabranch"
     tls: ssl.SSLContext | None = None
     tickets: Tickets | None = None
@@ -101,6 +100,8 @@ that it raises itself counts as a reason, too.
 _LAST_STREAM_ID = 0x7FFFFFFF
 _RECEIVED_AT_ONCE = 128 * 1024
 """Bytes of the buffer that a connection has while it lives."""
+_WRITE_HIGH_WATER = 1024 * 1024
+"""Unsent bytes of a connection from which its writers wait."""
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -133,7 +134,7 @@ class _Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._socket = socket_transport(transport)
-        transport.set_write_buffer_limits(high=self._options.write_high_water)
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
         if self._options.tls is not None:
             bound_tls_memory(transport)
 

@@ -35,6 +35,8 @@ from sbp_back.range_server.store.writing.wal_items import Append, Control, Copie
 
 logger = logging.getLogger(__name__)
 
+_UNDER_WAY = 4
+"""Objects of a log that are put at the same time."""
 _STOP_SECONDS = 30.0
 """Seconds that an orderly end waits for a store that does not answer."""
 
@@ -100,7 +102,7 @@ class ObjectWriter(Writing):
             lambda: os.urandom(UNIQUE_BYTES),
             linger=options.object_linger_seconds,
             most_bytes=options.group_max_bytes,
-            most_under_way=options.objects_under_way,
+            most_under_way=_UNDER_WAY,
         )
         self._ends = Tails()
         for stored in ranges:
@@ -115,7 +117,7 @@ class ObjectWriter(Writing):
         self._seq = 1
         self._last: _Building | None = None
         """The newest group, while it is pending."""
-        self._pool = ThreadPoolExecutor(options.objects_under_way, "anabranch-put")
+        self._pool = ThreadPoolExecutor(_UNDER_WAY, "anabranch-put")
         self._waits = pauses()
         self._again_at = 0.0
         """No puts before this time: the store did not answer."""

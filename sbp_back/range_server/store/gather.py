@@ -41,6 +41,8 @@ STEP_ROWS = 400
 """Entries of one step: the cost of small entries depends on their number. (The kernel takes 1,024 buffers in one
 read.)
 """
+COALESCE_GAP_BYTES = 16 * 1024
+"""Two entries that are this close in a segment are fetched with one read."""
 MAX_ENTRIES = 2048
 """Entries of one plan: planning, and handing out the result, take one turn of the event loop each."""
 _STEPS_AT_ONCE = 2
@@ -414,7 +416,7 @@ class Gathers:
     def begin(self) -> Gather:
         """Return an empty plan."""
         log = self._log
-        return Gather(log.files, log.state.ranges, log.options.coalesce_gap_bytes)
+        return Gather(log.files, log.state.ranges, COALESCE_GAP_BYTES)
 
     def run(self, gather: Gather, done: GatherDone) -> None:
         """Carry out a gathering; see :meth:`sbp_back.range_server.store.store.Store.gather`."""

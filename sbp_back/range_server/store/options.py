@@ -18,6 +18,10 @@ MOVED = "moved"
 MIN_SEGMENT_BYTES = 64 * KIB
 MAX_SEGMENT_BYTES = 2 * 1024 * MIB
 """Positions inside a segment are kept in 32 bits."""
+EVACUATE_KEEP = 2
+"""The newest segments (the one being written included) that are never evacuated."""
+READ_THREADS = 2
+"""Threads for reads that miss the page cache, and as many for reads of objects."""
 
 
 class StoreOptions(Struct):
@@ -35,7 +39,6 @@ class StoreOptions(Struct):
     object_linger_seconds: float = 0.05
     """With ``object``: least seconds between groups, unless they are full."""
 
-    objects_under_way: int = 4
     object_index_every: int = 1000
     """Objects behind the last index after which the next one is written."""
 
@@ -87,15 +90,8 @@ class StoreOptions(Struct):
     evacuate_below: float = 0.25
     """A sealed segment with a smaller share of live bytes is evacuated: the rest is copied to the tail."""
 
-    evacuate_keep: int = 2
-    """The newest segments (the one being written included) that are never evacuated."""
-
     evacuate_batch_bytes: int = MIB
     """Bytes that evacuation keeps in flight."""
-
-    read_threads: int = 2
-    coalesce_gap_bytes: int = 16 * KIB
-    """Two entries that are this close in a segment are fetched with one read."""
 
     max_open_segments: int = 256
     maintenance_seconds: float = 1.0
@@ -130,8 +126,6 @@ class StoreOptions(Struct):
             raise ValueError("group limits must be positive")
         if not 0.0 <= self.evacuate_below < 1.0:
             raise ValueError("evacuate_below must be from 0 up to (not including) 1")
-        if self.evacuate_keep < 1:
-            raise ValueError("evacuate_keep must be at least 1: the segment being written cannot be evacuated")
         if self.cluster_id is not None and len(self.cluster_id.encode()) > 36:
             raise ValueError("cluster_id must be at most 36 bytes of UTF-8")
 

@@ -25,7 +25,7 @@ from sbp_back.range_server.store.layout.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
 from sbp_back.range_server.store.opening.recovery import Recovered, Recovery
 from sbp_back.range_server.store.opening.replay import CopiedRows, apply_control, restart_empty
-from sbp_back.range_server.store.options import MOVED, OBJECTS, StoreOptions
+from sbp_back.range_server.store.options import MOVED, OBJECTS, READ_THREADS, StoreOptions
 from sbp_back.range_server.store.stats import StoreStats
 from sbp_back.range_server.store.upkeep.maintenance import Maintenance, save_checkpoint
 from sbp_back.range_server.store.upkeep.moving import Moving
@@ -81,7 +81,7 @@ class Store:
         self._writes_here = False
         self._scheduled = False
         """Whether a write of ``_small`` is scheduled at the end of this turn."""
-        self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
+        self._pool = ThreadPoolExecutor(READ_THREADS, "anabranch-read")
         self._gathers = self._make_gathers()
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
         self._maintenance = self._make_maintenance()

@@ -23,7 +23,7 @@ from sbp_back.range_server.store.gather import Gathers
 from sbp_back.range_server.store.layout.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
 from sbp_back.range_server.store.opening.recovery import Recovered, Recovery
-from sbp_back.range_server.store.options import MOVED, StoreOptions
+from sbp_back.range_server.store.options import MOVED, READ_THREADS, StoreOptions
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
 from sbp_back.range_server.store.store import Store
@@ -62,7 +62,7 @@ class OffloadStore(Store):
         log.elsewhere = list(recovered.there.objects)
         log.stats.objects = recovered.there.bucket.requests
         log.stats.local_limit_bytes = log.options.local_bytes or 0
-        self._far = ThreadPoolExecutor(log.options.read_threads, "anabranch-far")
+        self._far = ThreadPoolExecutor(READ_THREADS, "anabranch-far")
         self._moving_thread = ThreadPoolExecutor(1, "anabranch-move")
         super().__init__(log, lock, recovered)
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from functools import partial
 
 from anabranch_kit.errors import StoreError
-from sbp_back.range_server.store.gather import Gather, Step
+from sbp_back.range_server.store.gather import COALESCE_GAP_BYTES, Gather, Step
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.layout.format import RecordType
 from sbp_back.range_server.store.log import Background, Log
+from sbp_back.range_server.store.options import EVACUATE_KEEP
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.upkeep.replacing import Replacement
 from sbp_back.range_server.store.writing.wal_items import Control, Copies, Item
@@ -104,8 +105,7 @@ class Moving:
         if self._evacuating is not None:
             return
         options = self._log.options
-        keep = max(options.evacuate_keep, 1)
-        newest = set(self._log.segments[-keep:])
+        newest = set(self._log.segments[-EVACUATE_KEEP:])
         candidates = [
             segment
             for segment in self._list_settled()
@@ -132,7 +132,7 @@ class Moving:
         self._moving = True
         options = log.options
         room = min(options.evacuate_batch_bytes, options.segment_bytes // 8)
-        plan = Gather(log.files, log.state.ranges, options.coalesce_gap_bytes)
+        plan = Gather(log.files, log.state.ranges, COALESCE_GAP_BYTES)
         plan.whole = True
         for run in segment.runs:
             place = run.owner.find(run.first)

@@ -226,7 +226,6 @@ def test_identity_is_kept_and_checked(tmp_path: Path) -> None:
         {"segment_bytes": 65 * KIB + 1},
         {"durability": "maybe"},
         {"evacuate_below": 1.0},
-        {"evacuate_keep": 0},
         {"group_max_bytes": 0},
         {"cluster_id": "x" * 37},
     ],

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.range_server.store.layout.checkpoint import checkpoint_files
+from sbp_back.range_server.store.options import EVACUATE_KEEP
 from sbp_back.wire.model import Entry
 from tests.depth import examples, timeout
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
@@ -181,7 +182,7 @@ class StoreMachine(RuleBasedStateMachine):
         options = self.options
 
         def superfluous() -> list[str]:
-            sealed = store._log.segments[: -options.evacuate_keep]
+            sealed = store._log.segments[:-EVACUATE_KEEP]
             few = [s for s in sealed if s.live < options.evacuate_below * s.size]
             dead = [s for s in store._log.segments[:-1] if not s.live]
             return [segment.path.name for segment in (*dead, *few)]
