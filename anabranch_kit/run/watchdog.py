@@ -7,6 +7,7 @@ that go on. So that is logged and measured, and the process lives.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import threading
@@ -72,13 +73,14 @@ class Watchdog:
             elif not self._is_at_disk():
                 silent += 1
             if silent == LOOKS:
-                telling = threading.Thread(target=self._tell, name="anabranch-watchdog-log", daemon=True)
-                telling.start()
-                telling.join(_TELL_SECONDS)
+                told = threading.Event()
+                # Not a Thread: its start takes a lock that the main thread may hold where it stands still.
+                _thread.start_new_thread(self._tell, (told,))
+                told.wait(_TELL_SECONDS)
                 self._end(self._code)
                 return
 
-    def _tell(self) -> None:
+    def _tell(self, told: threading.Event) -> None:
         _log.critical(
             "the event loop has stopped turning: the process ends, and is to be started again",
             seconds=round(self.pause * LOOKS, 1),
@@ -86,6 +88,7 @@ class Watchdog:
         )
         for name, stack in stacks().items():
             _log.critical(f"thread {name} is at", stack=stack)
+        told.set()
 
 
 def stacks() -> dict[str, str]:

@@ -48,6 +48,14 @@ def test_a_loop_that_turns_is_left_alone_and_one_that_stands_still_ends_the_proc
     assert turns == [3 * LOOKS], "as long as it turned"
 
 
+def test_a_loop_that_stands_still_where_it_starts_a_thread_ends_the_process() -> None:
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    watchdog = Watchdog(0.05, EXIT_STALLED, is_at_disk=lambda: False, end=told.put)
+    watchdog.start()
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        assert told.get(timeout=SECONDS) == EXIT_STALLED
+
+
 def test_a_loop_that_the_kernel_holds_for_the_disk_does_not_end_the_process() -> None:
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
     looks = [0]
