@@ -170,7 +170,7 @@ async def test_the_records_have_every_place_that_asks_for_a_flush(root: Path) ->
                     asked.add(name)
             look(child, name)
 
-    for path in (Path(files.__file__), *Path(str(store.__file__)).parent.glob("*.py")):
+    for path in (Path(files.__file__), *Path(str(store.__file__)).parent.rglob("*.py")):
         look(ast.parse(path.read_text("utf-8")), "")
     places = {
         str(step[-1]).partition(" in ")[2].removesuffix(".idx").removesuffix(".ckpt")
