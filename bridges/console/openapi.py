@@ -270,8 +270,8 @@ class OpenApiHandlers:
         self._document = json.dumps(document(version)).encode()
 
     def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/openapi.json", self.told)
+        app.router.add_get("/api/openapi.json", self.serve_description)
 
-    async def told(self, request: web.Request) -> web.StreamResponse:
+    async def serve_description(self, request: web.Request) -> web.StreamResponse:
         """Return the document."""
         return await send_parts(request, [self._document], "application/json")

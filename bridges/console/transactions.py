@@ -59,7 +59,7 @@ class TransactionHandlers(Handlers):
             return await rows.answer(request, "transactions", self._rows(request, only_open, others))
         names = self._names(request, only_open, page, others)
         found, total = await paging.chosen(names, page, descending=page.descending)
-        return await paging.answer("transactions", found, partial(self._told, others=others), page, total)
+        return await paging.answer("transactions", found, partial(self._describe, others=others), page, total)
 
     async def holding(self, request: web.Request) -> web.StreamResponse:
         """List the open transactions of all partitions in use at this node, those that hold back most records first.
@@ -114,10 +114,10 @@ class TransactionHandlers(Handlers):
             shown = wanted and self._access.transaction(request, Operation.DESCRIBE, name[0])
             yield name if shown else None
 
-    def _told(self, one: tuple[str, str], others: _Others) -> Iterator[dict[str, object]]:
+    def _describe(self, one: tuple[str, str], others: _Others) -> Iterator[dict[str, object]]:
         found = others.get(one) or self._node.transaction_directories()[one[1]].view(one[0])
         if found is not None:
-            yield told(one[1], found, _now_ms())
+            yield as_json(one[1], found, _now_ms())
 
     def _rows(self, request: web.Request, only_open: bool, others: _Others) -> Iterator[dict[str, object] | None]:
         now_ms = _now_ms()
@@ -132,7 +132,7 @@ class TransactionHandlers(Handlers):
                 yield None
                 continue
             found = others.get(one) or directories[one[1]].view(one[0])
-            yield None if found is None else told(one[1], found, now_ms)
+            yield None if found is None else as_json(one[1], found, now_ms)
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
         """Describe a transactional id, with the groups and ``partitions`` of its open transaction.
@@ -152,7 +152,7 @@ class TransactionHandlers(Handlers):
                     yield topic, partition
 
         groups = [one async for one in in_order([*view.groups]) if self._access.group(request, Operation.DESCRIBE, one)]
-        head = {**told(front, view, _now_ms()), "groups": groups}
+        head = {**as_json(front, view, _now_ms()), "groups": groups}
         return await paging.listed(
             request,
             "partitions",
@@ -178,7 +178,7 @@ class TransactionHandlers(Handlers):
             producer_id=before.producer_id,
             user=str(principal_of(request)),
         )
-        return web.json_response(told(front, view, _now_ms()))
+        return web.json_response(as_json(front, view, _now_ms()))
 
     async def forget(self, request: web.Request) -> web.Response:
         """Forget transactional ids without an open transaction, and return their number (``forgotten``).
@@ -243,13 +243,13 @@ async def opened(node: Host, access: Access, request: web.Request, log: Partitio
             "first_offset": first,
             "appended_ms": index.time_at(first),
             "coordinated": found is not None,
-            "transaction": told(*found, now_ms) if found is not None and shown else None,
+            "transaction": as_json(*found, now_ms) if found is not None and shown else None,
         }
 
     return [row(producer, first) for producer, first in some.items()]
 
 
-def told(front: str, view: TransactionView, now_ms: int) -> dict[str, object]:
+def as_json(front: str, view: TransactionView, now_ms: int) -> dict[str, object]:
     """Return the row of a transactional id. ``topics`` is the number of topics that its open transaction writes to."""
     return {
         "transactional_id": view.transactional_id,

@@ -198,7 +198,7 @@ class ReceivedMemory:
             await asyncio.sleep(HURRY_SECONDS if self._much else GLANCE_SECONDS)
             try:
                 if self._is_due():
-                    await self.look(ports)
+                    await self.measure(ports)
                 if self._leaves_much():
                     self._gone = 0
                     await asyncio.to_thread(give_back)
@@ -224,7 +224,7 @@ class ReceivedMemory:
     def _much(self) -> bool:
         return self.held > self._budget.total // _MUCH
 
-    async def look(self, ports: Collection[int]) -> None:
+    async def measure(self, ports: Collection[int]) -> None:
         """Count what connections hold now, and close those that hold too much. Raises OSError."""
         connections = self._connections
         self._looked = monotonic()

@@ -40,7 +40,10 @@ def command(
         loaded = load(node_flags(data, sets, listen), environ=os.environ, file=config)
     except SettingsError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
-    found = [*(warning("settings", told, "correct or remove it") for told in loaded.warnings), *look(loaded.settings)]
+    found = [
+        *(warning("settings", told, "correct or remove it") for told in loaded.warnings),
+        *run_checks(loaded.settings),
+    ]
     if as_json:
         from msgspec import to_builtins
 
@@ -55,7 +58,7 @@ def command(
         raise SystemExit(EXIT_FAILED)
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def run_checks(settings: Settings) -> Iterator[Finding]:
     """Run all checks."""
     from bridges.checkup import clock, contents, database, doors, machine, objects, storage
 

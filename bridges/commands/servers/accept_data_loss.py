@@ -104,7 +104,7 @@ def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> 
     from bridges.node.storage import going_back
 
     try:
-        lost = asyncio.run(going_back.look(settings))
+        lost = asyncio.run(going_back.describe_loss(settings))
         if not lost:
             return False
         if not as_json:

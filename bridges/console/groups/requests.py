@@ -63,7 +63,9 @@ class GroupHandlers(Handlers):
         """
         page = page_of(request, _SORTS)
         if page is None:
-            return await rows.answer(request, "groups", self._summaries(request), head=self._node.group_states.told())
+            return await rows.answer(
+                request, "groups", self._summaries(request), head=self._node.group_states.as_json()
+            )
         live: _Live = Parts()
         names: list[tuple[str, str]] = []
         async for _ in in_turns(_all(self._node, live, names)):
@@ -73,7 +75,7 @@ class GroupHandlers(Handlers):
         )
         shown = {name: _fronts(live, name) for name in ((space, group) for _, group, space in found)}
         await let_go(names, *live.all)
-        head = self._node.group_states.told()
+        head = self._node.group_states.as_json()
         return await paging.answer(
             "groups", shown, lambda name: self._row(request, name, shown[name]), page, total, head
         )
@@ -145,7 +147,7 @@ class GroupHandlers(Handlers):
             "members": sum(summary.members for summary in fronts.values()),
             "topics": sorted(topics),
             "partitions": partitions,
-            **total.told,
+            **total.as_json,
             **_late(node, name, total),
             "trend": _rounded(node.recorder.trend(name)),
         }
@@ -175,8 +177,8 @@ class GroupHandlers(Handlers):
 
         if asked is None:
             lines = (line for name in shown for line in row(name))
-            return await rows.answer(request, "groups", lines, head=states.told())
-        return await paging.answer("groups", shown, row, page, total, states.told())
+            return await rows.answer(request, "groups", lines, head=states.as_json())
+        return await paging.answer("groups", shown, row, page, total, states.as_json())
 
     def _line_in(
         self, name: GroupName, fronts: Mapping[str, GroupSummary], places: Sequence[Place]
@@ -200,7 +202,7 @@ class GroupHandlers(Handlers):
             **_summary(fronts),
             "members": sum(summary.members for summary in fronts.values()),
             "partitions": len(read),
-            **total.told,
+            **total.as_json,
             "lag_seconds": seconds,
             "lag_exact": exact,
             "trend": _rounded(trend),
@@ -254,7 +256,7 @@ class GroupHandlers(Handlers):
             ],
         }
         if page is None:
-            return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.told)
+            return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.as_json)
         some: list[dict[str, Any]] = []
         matching = 0
         async for row in in_turns(positions()):  # all rows, for the total lag
@@ -264,7 +266,7 @@ class GroupHandlers(Handlers):
                 matching += 1
         members = cast("list[dict[str, object]]", head["members"])
         head |= {"members": _first(members, _MEMBERS_BYTES), "member_count": len(members)}
-        head |= {**total.told, **_late(node, name, total)}
+        head |= {**total.as_json, **_late(node, name, total)}
         return await paging.answer(
             "positions", some, lambda one: iter([self._aged(one)]), page, matching, head, _POSITIONS_BYTES
         )
@@ -391,7 +393,7 @@ class _Total:
             self._known += 1
 
     @property
-    def told(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         return {"lag": self._sum if self._known else None, "unknown_lags": self._unknown}
 
 
@@ -400,7 +402,7 @@ def _late(node: Host, name: GroupName, total: _Total) -> dict[str, object]:
     behind since.
     """
     seen = node.recorder.lags.get(name)
-    seconds, exact = (None if total.told["lag"] else 0.0, True) if seen is None else seen[1:]
+    seconds, exact = (None if total.as_json["lag"] else 0.0, True) if seen is None else seen[1:]
     return {"lag_seconds": None if seconds is None else round(seconds, 1), "lag_exact": exact}
 
 

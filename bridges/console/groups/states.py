@@ -95,7 +95,7 @@ class GroupStates:
         """Return whether this node coordinates a group. Positions of other groups may be long out of date here."""
         return self._owners.is_mine(self._owners.slot_of_key(*name))
 
-    def told(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """Return the fields of a list of groups that name its node: ``coordinator`` in a cluster, none on a single
         node.
         """

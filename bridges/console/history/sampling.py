@@ -101,7 +101,7 @@ class Recorder:
         self._before: tuple[float, float] | None = None
         self.is_on = most > 0
 
-    async def look(self, _: int = 0) -> None:
+    async def sample(self, _: int = 0) -> None:
         """Run one round."""
         if not self.is_on:
             return

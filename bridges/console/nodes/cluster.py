@@ -130,7 +130,7 @@ class ClusterHandlers(Handlers):
         if asked is not None:
             head["asked"] = asked
 
-        def told(member: Member) -> dict[str, object]:
+        def as_json(member: Member) -> dict[str, object]:
             return {
                 "node_id": member.node_id,
                 "start": member.start,
@@ -151,7 +151,7 @@ class ClusterHandlers(Handlers):
             "nodes",
             members,
             lambda one: f"{one.node_id} {one.rack} {' '.join(one.addresses.values())}",
-            told,
+            as_json,
             head=head,
             as_they_are=True,
         )

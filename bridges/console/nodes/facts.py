@@ -40,7 +40,7 @@ class NodeFactHandlers(Handlers):
         self._access.require_node(request, Operation.DESCRIBE)
         users = [*self._node.authenticator.users.items()]
 
-        def told(one: tuple[str, User]) -> dict[str, object]:
+        def as_json(one: tuple[str, User]) -> dict[str, object]:
             return {"user": one[0], "scram": sorted(one[1].scram)}
 
-        return await paging.listed(request, "users", users, itemgetter(0), told)
+        return await paging.listed(request, "users", users, itemgetter(0), as_json)

@@ -118,7 +118,7 @@ class StatusHandlers(Handlers):
                 elsewhere.part(name)[name] = None
         others = sum(map(len, elsewhere.all))
         await let_go(*elsewhere.all)
-        fronts = [await _told(front) for front in [*node.metrics.fronts.values()]]
+        fronts = [await _describe_front(front) for front in [*node.metrics.fronts.values()]]
         return web.json_response(
             {
                 **node.describe(),
@@ -132,7 +132,7 @@ class StatusHandlers(Handlers):
         )
 
 
-async def _told(front: FrontMetrics) -> dict[str, object]:
+async def _describe_front(front: FrontMetrics) -> dict[str, object]:
     came = went = 0
     async for some in portions([*front.topics.values()]):
         for topic in some:

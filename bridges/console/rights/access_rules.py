@@ -38,14 +38,14 @@ class AccessRuleHandlers(Handlers):
         self._access.require_node(request, Operation.DESCRIBE)
         fields = {name: value for name, value in request.query.items() if name not in paging.FIELDS}
         found = await self._rules().find(_filter(fields))
-        return await paging.listed(request, "acls", found, _name, _told)
+        return await paging.listed(request, "acls", found, _name, _as_json)
 
     async def add(self, request: web.Request) -> web.StreamResponse:
         """Add a rule. Body: its fields; the defaults of pattern, host and allow are ``literal``, ``*`` and true."""
         self._access.require_node(request, Operation.ALTER)
         rule = _rule(await json_object(request, _FIELDS))
         await self._rules().add([rule])
-        return await rows.answer(request, "acls", [_told(rule)], status=201)
+        return await rows.answer(request, "acls", [_as_json(rule)], status=201)
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """Remove the rules that match all given fields, and return them. Body: any of a rule's fields."""
@@ -54,7 +54,7 @@ class AccessRuleHandlers(Handlers):
         if not fields:
             raise RequestError("say which rules: at least one field")
         gone = await self._rules().remove([_filter(fields)])
-        return await rows.answer(request, "acls", map(_told, gone[0]))
+        return await rows.answer(request, "acls", map(_as_json, gone[0]))
 
     def _rules(self) -> AccessRules:
         if self._node.access_rules is None:
@@ -66,7 +66,7 @@ def _name(rule: Rule) -> str:
     return f"{rule.kind.value} {rule.name} {rule.principal} {rule.operation.name.lower()}"
 
 
-def _told(rule: Rule) -> dict[str, object]:
+def _as_json(rule: Rule) -> dict[str, object]:
     return {
         "resource": rule.kind.value,
         "pattern": rule.pattern.value,

@@ -29,7 +29,7 @@ class QuotaHandlers(Handlers):
     async def list(self, request: web.Request) -> web.StreamResponse:
         """List all quotas, or a page of them (:mod:`bridges.console.paging`)."""
         self._access.require_node(request, Operation.DESCRIBE_CONFIGS)
-        return await paging.listed(request, "quotas", await self._node.client_quotas.find({}), _name, _told)
+        return await paging.listed(request, "quotas", await self._node.client_quotas.find({}), _name, _as_json)
 
     async def set(self, request: web.Request) -> web.StreamResponse:
         """Set quotas of an entity.
@@ -49,7 +49,7 @@ class QuotaHandlers(Handlers):
             raise RequestError(str(error)) from None
         await self._node.client_quotas.alter(changes)
         return await rows.answer(
-            request, "quotas", [_told((entity, self._node.client_quotas.rules.find_limits(entity)))]
+            request, "quotas", [_as_json((entity, self._node.client_quotas.rules.find_limits(entity)))]
         )
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
@@ -66,7 +66,7 @@ class QuotaHandlers(Handlers):
             raise RequestError(str(error)) from None
         await self._node.client_quotas.alter([(entity, key, None) for key in gone])
         return await rows.answer(
-            request, "quotas", [_told((entity, self._node.client_quotas.rules.find_limits(entity)))]
+            request, "quotas", [_as_json((entity, self._node.client_quotas.rules.find_limits(entity)))]
         )
 
 
@@ -85,5 +85,5 @@ def _name(one: _Quota) -> str:
     return " ".join(f"{kind} {name or ''}" for kind, name in parts_of(one[0]).items())
 
 
-def _told(one: _Quota) -> dict[str, object]:
+def _as_json(one: _Quota) -> dict[str, object]:
     return {"entity": parts_of(one[0]), "values": {key.value: value for key, value in one[1].items()}}

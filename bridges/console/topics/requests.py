@@ -71,7 +71,7 @@ class TopicHandlers(Handlers):
         sizes = self._node.topic_sizes
         if page is None:
             others = await sizes.elsewhere([*self._node.catalog.topics])
-            return await rows.answer(request, "topics", self._summaries(request, others), tail=others.told)
+            return await rows.answer(request, "topics", self._summaries(request, others), tail=others.as_json)
         by_name = page.sort == "name"
         others = await sizes.elsewhere([*self._node.catalog.topics] if page.sort in ("records", "bytes") else [])
         topics = self._sorted_by(request, page, others)
@@ -80,7 +80,7 @@ class TopicHandlers(Handlers):
             others = await sizes.elsewhere([name for _, name, _ in found])
         history = flag(request, "history")
         return await paging.answer(
-            "topics", found, lambda one: self._row(one[1], others, history), page, total, others.told()
+            "topics", found, lambda one: self._row(one[1], others, history), page, total, others.as_json()
         )
 
     def _sorted_by(self, request: web.Request, page: Page, others: Sizes) -> Iterator[tuple[float, str, str] | None]:

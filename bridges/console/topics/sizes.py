@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
     of: dict[str, Size]
     unanswered: set[int]
 
-    def told(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """Return the field of an answer that names the missing nodes; empty if there are none."""
         return {"unanswered": sorted(self.unanswered)} if self.unanswered else {}
 

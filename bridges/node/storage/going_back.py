@@ -50,7 +50,7 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[DataDirectory, Data
         directory.release()
 
 
-async def look(settings: Settings) -> str:
+async def describe_loss(settings: Settings) -> str:
     """Return what has gone back, as a sentence; empty if nothing has, or can. Changes nothing.
 
     Raises StoreError, OSError, and errors of the database.
@@ -69,7 +69,7 @@ async def look(settings: Settings) -> str:
 async def accept(settings: Settings) -> None:
     """Have the nodes go on with the database and the bucket as they are: lost data is lost, and no number is reused.
 
-    Raises as :func:`look` does, and StoreError if a node runs.
+    Raises as :func:`describe_loss` does, and StoreError if a node runs.
     """
     url = settings.cluster.database
     async with _opened(settings) as (directory, db, marks):

@@ -102,7 +102,7 @@ async def test_every_request_is_sent_by_a_command_and_every_command_is_tried(tmp
         if words.startswith("produce"):
             await append(node, "words", 1, 1_000)
             await node.progress.front("one").commit("readers", [("words", 0, Committed(0))])
-            await node.floors.host.recorder.look()
+            await node.floors.host.recorder.sample()
     asked = set(node.metrics.front(FRONT).kinds)
     assert {f"{one.method} {one.path}" for one in OPERATIONS} - asked == set()
     commands = {" ".join(path) for path in leaves(main) if path[0] not in ("archive", "audit", "migrate", "replay")}

@@ -34,7 +34,7 @@ async def filled(node: Node) -> None:
         await append(node, "words", 0, 1_000 + number, b'{"number": %d}' % number)
     await node.progress.front("one").commit("readers", [("words", 0, Committed(5))])
     node.metrics.front("one").topic("words").appended(1, 20, 2_000)
-    await node.floors.host.recorder.look()
+    await node.floors.host.recorder.sample()
 
 
 SCREENS = {

@@ -48,7 +48,7 @@ async def filled(node: Node) -> None:
             await append(node, "words", partition, 1_000 + number, b'{"number": %d}' % number)
         await node.progress.front("one").commit("readers", [("words", partition, Committed(2))])
     node.metrics.front("one").topic("words").appended(1, 20, 2_000)
-    await node.floors.host.recorder.look()
+    await node.floors.host.recorder.sample()
 
 
 class Keyboard:

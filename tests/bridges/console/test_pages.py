@@ -105,7 +105,7 @@ async def test_rates_and_pictures_of_what_has_gone_through(lab: Lab) -> None:
     lab.node.metrics.front("one").topic("words").appended(1, 400, 6_000)
     await append(lab.node, "words", 0, 1)
     await lab.node.progress.front("one").commit("readers", [("words", 0, Committed(0))])
-    await lab.node.floors.host.recorder.look()
+    await lab.node.floors.host.recorder.sample()
     for path in ("/api/history", "/api/topics/words/history", "/api/groups/readers/history"):
         for span, step in (("hour", 20), ("day", 600)):
             assert (await lab.get(f"{path}?span={span}"))["step_s"] == step
@@ -295,7 +295,7 @@ async def test_groups_of_a_topic_with_their_lag_in_it(lab: Lab) -> None:
     await front.commit("quick", [("words", 0, Committed(5))])
     await front.commit("elsewhere", [("others", 0, Committed(0))])
     lab.directory.put("quick", GroupMemberView("m", None, "c", "/1", (("words", 0),)))
-    await lab.node.floors.host.recorder.look()
+    await lab.node.floors.host.recorder.sample()
     for query in ("", "?limit=10"):
         quick, slow = (await lab.get(f"/api/topics/words/groups{query}"))["groups"]
         assert (quick["group"], quick["fronts"], quick["members"], quick["partitions"]) == ("quick", ["one"], 1, 1)

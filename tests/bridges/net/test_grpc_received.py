@@ -45,7 +45,7 @@ class Lab:
 
     async def look(self) -> int:
         """Bytes that are no message yet, as far as is known now."""
-        await self.server.received.look({self.port})
+        await self.server.received.measure({self.port})
         return self.server.received.held
 
     async def until(self, at_least: int, at_most: int) -> None:
@@ -125,9 +125,9 @@ def test_clients_are_known_by_their_addresses() -> None:
 async def test_what_is_not_seen_any_more_is_forgotten(lab: Lab) -> None:
     memory = ReceivedMemory(lab.budget, Barrier())
     memory.of("ipv4:10.0.0.1:9").hold(1000)
-    await memory.look({lab.port})
+    await memory.measure({lab.port})
     assert memory.held == 1000, "it may be new"
-    await memory.look({lab.port})
+    await memory.measure({lab.port})
     assert memory.held == 0
 
 
@@ -151,7 +151,7 @@ async def looked(
 
     monkeypatch.setattr(grpc_received, "close", close)
     monkeypatch.setattr(memory, "_ask", lambda ports: {("10.0.0.1", port): Arrived(0, port, cookie) for port in there})
-    await memory.look({1})
+    await memory.measure({1})
     return closed
 
 

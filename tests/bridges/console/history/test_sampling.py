@@ -33,7 +33,7 @@ async def test_rates_lags_and_ages_of_a_topic_and_its_end(tmp_path: Path, monkey
     for _ in range(10):
         await append(node, "words", 0, 1)
         traffic.appended(1, 1, 100)
-        await recorder.look()
+        await recorder.sample()
         clock.now += FINE_S
 
     def last(family: str, key: object, many: int = 10) -> list[float | None]:
@@ -49,7 +49,7 @@ async def test_rates_lags_and_ages_of_a_topic_and_its_end(tmp_path: Path, monkey
     assert recorder.trend(GROUP) == 1 / FINE_S
     # The first record was there when somebody looked first; those behind it came a step apart.
     await node.progress.front("kafka").commit("readers", [("words", 0, Committed(4))])
-    await recorder.look()
+    await recorder.sample()
     assert recorder.lags[GROUP] == (6, 6.0 * FINE_S, True)
     assert recorder.age(log, 9) == (1.0 * FINE_S, True)
     clock.now += FINE_S
@@ -59,8 +59,8 @@ async def test_rates_lags_and_ages_of_a_topic_and_its_end(tmp_path: Path, monkey
 
     await node.catalog.delete_topic("words")
     assert history.points(TOPICS, ("words", "kafka", "records_in"), Span.HOUR, clock.now) is None
-    await recorder.look()
-    await recorder.look()
+    await recorder.sample()
+    await recorder.sample()
     assert history.keys(GROUPS) == history.keys(PLACES) == []
     assert recorder.lags == {}
     assert node.budget.by_kind[Kind.HISTORY] == len(history) * SERIES_BYTES
@@ -71,7 +71,7 @@ async def test_none_is_kept_where_there_is_to_be_none(tmp_path: Path) -> None:
     node = Node(settings_of(tmp_path, limits__history_bytes="0"), fronts=[])
     await node.start()
     node.metrics.front("kafka").topic("words").appended(1, 1, 1)
-    await node.floors.host.recorder.look()
+    await node.floors.host.recorder.sample()
     assert (len(node.floors.host.recorder.history), node.budget.by_kind[Kind.HISTORY]) == (0, 0)
     await node.stop()
 
@@ -87,6 +87,6 @@ async def test_of_many_positions_a_round_looks_at_some(tmp_path: Path, monkeypat
     for number in range(25):
         await node.progress.front("kafka").commit(f"g{number}", [("words", 0, Committed(0))])
     for seen in (10, 20, 25):
-        await node.floors.host.recorder.look()
+        await node.floors.host.recorder.sample()
         assert len(node.floors.host.recorder.lags) == seen
     await node.stop()
