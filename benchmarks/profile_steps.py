@@ -151,7 +151,7 @@ FETCH = (
             "kafka_front.service.fetch.partitions:Partitions.resolve",
         ),
     ),
-    Step("is there enough to answer", ("kafka_front.service.fetch.operation:FetchOperation._look",)),
+    Step("is there enough to answer", ("kafka_front.service.fetch.operation:FetchOperation._has_enough",)),
     Step("which partitions have something", (f"{_READING}._find_readable",)),
     Step("what was read ahead", (f"{_READING}._read", "kafka_front.service.fetch.read_ahead:ReadAhead.take")),
     Step(

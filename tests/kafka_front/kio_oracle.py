@@ -23,7 +23,10 @@ EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 MS = datetime.timedelta(milliseconds=1)
 
 #: Fields that Kafka has renamed since.
-RENAMED = {"generation_id_or_member_epoch": "generation_id"}
+RENAMED = {
+    "generation_id_or_member_epoch": "generation_id",
+    "acceptable_recovery_lag_legacy": "acceptable_recovery_lag",
+}
 
 
 def kio_has(key: int, version: int) -> bool:

@@ -226,6 +226,7 @@ async def test_a_parent_that_moves_when_all_of_it_was_sent_gives_way_to_its_chil
         owner, other = kits if await kits[0].owned("t") else kits[::-1]
         cluster = owner.node.floors.place.cluster
         coordinated = next(name for name in names if cluster.is_mine(cluster.slot_of_key(CONSUMERS, name)))
+        await until(lambda: "t" in owner.node.catalog.topics)
         await allow_splits(owner.node)
         assert await append(owner.node, b"committed", 2) == 0
         await end(owner.node, 2, commit=True)
