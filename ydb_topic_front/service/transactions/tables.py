@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a transaction writes to a partition for one of YDB's producers, with the last seq_no (0: no producer)."""
+    """The writes of a transaction to a partition for one of YDB's producers, with the last seq_no (0: no producer)."""
 
     topic: str
     partition: int
