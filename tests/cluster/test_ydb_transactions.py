@@ -39,11 +39,21 @@ def made(raw: RawClient) -> str:
     return topic
 
 
+def opened(raw: RawClient, path: str, partition: int) -> Writer:
+    """A write session, asked for again while the partition's owner changes, as SDKs do."""
+    while True:
+        try:
+            return Writer(raw, path, partition_id=partition, producer_id=f"p{partition}")
+        except AssertionError as error:
+            if "UNAVAILABLE" not in str(error):
+                raise
+
+
 def staged(clients: list[RawClient], topic: str, tx: dict[str, str]) -> None:
     """Stage a message in each partition, through all nodes in turn."""
     for partition in range(PARTITIONS):
         raw = clients[partition % len(clients)]
-        Writer(raw, f"/local/{topic}", partition_id=partition, producer_id=f"p{partition}").stage(tx, 1)
+        opened(raw, f"/local/{topic}", partition).stage(tx, 1)
 
 
 @pytest.mark.slow
