@@ -118,6 +118,8 @@ async def test_two_members_hand_over_in_steps(place: Place) -> None:
     assert (first.error_code, two.partitions) == (codes.NONE, [])
     epoch = one.epoch
     await one.beat()
+    while not place.ours and len(one.partitions) == 2:  # a broker of 4.4 assigns at most once a second
+        await one.beat()
     assert (one.epoch, len(one.partitions)) == (epoch, 1)
     await two.beat()
     assert two.partitions == []

@@ -58,6 +58,7 @@ class Place:
     host: str
     port: int
     stack: AsyncExitStack
+    ours: bool = True
 
     async def client(self, client_id: str = "wire") -> WireClient:
         return await self.stack.enter_async_context(WireClient(self.host, self.port, client_id))
@@ -86,7 +87,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         if request.param == "kafka":
             broker = request.getfixturevalue("apache_kafka")
             await _prepare(broker.port)
-            yield Place("127.0.0.1", broker.port, stack)
+            yield Place("127.0.0.1", broker.port, stack, ours=False)
             return
         database = databases.database(tmp_path / "node.db", MIGRATIONS, application_id=1)
         await database.open()
