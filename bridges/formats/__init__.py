@@ -25,6 +25,7 @@ from bridges.formats.base import (
     times_of,
 )
 from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
+from bridges.formats.columns import LEAST_RECORDS, Unusual
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.ledger_note import LedgerNoteFormat
 from bridges.formats.pravega import PravegaFormat
@@ -82,8 +83,6 @@ _BYTES_AT_ONCE = 1024 * 1024
 """Bytes of a batch copied in one turn."""
 _COLUMNS = "bridges.formats.columns.translation"
 _WITH_COLUMNS = {FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB}
-_LEAST_COLUMNS = 32
-"""Records from which on columns cost less than a step for each record."""
 _MOST_TOGETHER = 1000
 """Records of batches that are translated together."""
 _OVERHEAD = 300
@@ -169,7 +168,7 @@ class Translator:
         size = sum(len(one.payload) for one in group)
         if (source.id != FormatId.RAW and records > _AT_ONCE) or size > _BYTES_AT_ONCE:
             return None
-        if records >= _LEAST_COLUMNS and _COLUMNS not in sys.modules:
+        if records >= LEAST_RECORDS and _COLUMNS not in sys.modules:
             return None  # importing them takes a tenth of a second
         self.spent += records + size // 1024
         work = _translation(source, group, FORMATS[int(target)], self._limit)
@@ -252,9 +251,8 @@ def _translation(
 ) -> Sliced[Sequence[Buffer]]:
     """Return the translations of the leading batches of ``group``, at least one. Raises BatchInvalid if the first is
     invalid."""
-    if group[-1].end_offset - group[0].base_offset >= _LEAST_COLUMNS:
+    if group[-1].end_offset - group[0].base_offset >= LEAST_RECORDS:
         from bridges.formats.columns import translation  # numpy is imported with the first translation
-        from bridges.formats.columns.varints import Unusual
 
         try:
             return (yield from translation.translate(group, target, limit))

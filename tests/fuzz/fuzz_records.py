@@ -17,8 +17,8 @@ from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId, _one_by_one, format_of, pravega
 from bridges.formats.codecs.compression import Compression
 from bridges.formats.codecs.ydb import FIRST_CUSTOM, Codec, codec_name
+from bridges.formats.columns import Unusual
 from bridges.formats.columns.translation import translate
-from bridges.formats.columns.varints import Unusual
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head

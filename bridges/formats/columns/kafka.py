@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 
 import numpy as np
 
-from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.codecs.compression import PIECE, inflate
-from bridges.formats.columns.rows import Fields, Headers, Rows, distinct, spread
-from bridges.formats.columns.varints import Int64s, Numbers, Unusual, chain, zigzag
+from bridges.formats.columns import Unusual
+from bridges.formats.columns.rows import Body, Fields, Headers, Rows, distinct, spread
+from bridges.formats.columns.varints import Int64s, Numbers, chain, zigzag
 from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
 from bridges.formats.kafka import (
     CONTROL,
@@ -36,15 +36,11 @@ _LARGEST_TIME = 1 << 60
 """Times beyond it could overflow when they are added."""
 
 
-@dataclass(slots=True)
-class Body:
-    """Records of a batch (:class:`bridges.formats.columns.rows.Body`)."""
+@dataclass(slots=True, kw_only=True)
+class KafkaBody(Body):
+    """Records of a record batch."""
 
-    batch: StoredBatch
     header: Header
-    data: Buffer
-    count: int
-    first: int = 0
 
     @property
     def producer(self) -> str | None:
@@ -58,18 +54,15 @@ class Body:
     def late(self) -> bool:
         return self.header.attributes & LOG_APPEND_TIME != 0
 
-    def part(self, data: Buffer, number: int, position: int) -> Body:
-        return replace(self, data=data, count=self.count - number, first=number)
 
-
-def open_body(batch: StoredBatch, limit: int) -> Sliced[Body | None]:
+def open_body(batch: StoredBatch, limit: int) -> Generator[None, None, KafkaBody | None]:
     header = parse_header(batch.payload)
     view = memoryview(batch.payload)[: header.size]
     if len(view) != header.size or header.length < HEADER_SIZE - 12:
         raise BatchInvalid(f"a batch of {header.size} bytes has {len(view)}")
     if (yield from checksum(view)) != header.crc:
         raise BatchCorrupt("the batch's checksum does not match its bytes")
-    if header.attributes & CONTROL or not header.record_count:
+    if header.attributes & CONTROL or not (header.record_count or header.codec):
         return None
     body: Buffer = view[HEADER_SIZE:]
     check_count(header, len(body), limit)
@@ -83,10 +76,10 @@ def open_body(batch: StoredBatch, limit: int) -> Sliced[Body | None]:
                 spent = 0
                 yield None
         body = whole.getvalue()
-    return Body(batch, header, body, header.record_count)
+    return KafkaBody(batch=batch, data=body, count=header.record_count, header=header)
 
 
-def decode(bodies: Sequence[Body], partial: bool = False) -> Rows:
+def decode(bodies: Sequence[KafkaBody], partial: bool = False) -> Rows:
     numbers = Numbers(body.data for body in bodies)
     starts, behind = _starts(bodies, numbers, partial)
     if not len(starts):
@@ -129,7 +122,7 @@ def decode(bodies: Sequence[Body], partial: bool = False) -> Rows:
     )
 
 
-def _starts(bodies: Sequence[Body], numbers: Numbers, partial: bool) -> tuple[Int64s, int]:
+def _starts(bodies: Sequence[KafkaBody], numbers: Numbers, partial: bool) -> tuple[Int64s, int]:
     """Return the position at which each record begins, which is that of its length, and the end of the last record.
 
     If a batch has the size and the record count of the previous batch, its records most likely have the same lengths.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
 
-from anabranch_kit.run.sliced import Sliced
-from bridges.formats.columns.rows import Fields, Rows, spread
-from bridges.formats.columns.varints import Int64s, Numbers, Unusual, chain, steps_by
+from bridges.formats.columns import Unusual
+from bridges.formats.columns.rows import Body, Fields, Rows, spread
+from bridges.formats.columns.varints import Int64s, Numbers, chain, steps_by
 from bridges.formats.columns.weaving import BigEndian, Constant, cut, weave
 from bridges.formats.pravega import (
     EVENT_HEAD,
@@ -30,35 +30,18 @@ _LARGE = 64 * 1024
 """Bytes whose checksum takes a step of its own."""
 
 
-@dataclass(slots=True)
-class Body:
-    """Events of a batch (:class:`bridges.formats.columns.rows.Body`). ``places``: distances of the batch's events from
-    its first offset, if it has gaps. ``begins``: of each further append, the number of its first event and its position
-    in the batch's bytes; these begin ``skipped`` bytes in front of ``data``."""
+@dataclass(slots=True, kw_only=True)
+class PravegaBody(Body):
+    """Events of a batch. ``places``: distances of the batch's events from its first offset, if it has gaps. ``begins``:
+    of each further append, the number of its first event and its position in the batch's bytes."""
 
-    batch: StoredBatch
     header: Header
-    data: Buffer
-    count: int
     places: Int64s | None
     begins: Int64s | None
-    first: int = 0
-    skipped: int = 0
 
     @property
     def producer(self) -> str | None:
         return None if self.header.writer_id == NO_WRITER else str(UUID(bytes=self.header.writer_id))
-
-    @property
-    def written(self) -> int:
-        return self.batch.written_ms
-
-    @property
-    def late(self) -> bool:
-        return False
-
-    def part(self, data: Buffer, number: int, position: int) -> Body:
-        return replace(self, data=data, count=self.count - number, first=number, skipped=position)
 
     def has_begins(self, events: Int64s) -> bool:
         """Return whether appends begin where they should, if ``data`` has events at these positions."""
@@ -70,7 +53,7 @@ class Body:
         return bool(found.all())
 
 
-def open_body(batch: StoredBatch, limit: int) -> Sliced[Body | None]:
+def open_body(batch: StoredBatch, limit: int) -> Generator[None, None, PravegaBody | None]:
     header = check(batch.payload)
     if len(batch.payload) > _LARGE:
         yield None
@@ -92,10 +75,10 @@ def open_body(batch: StoredBatch, limit: int) -> Sliced[Body | None]:
     appends = claims_of(header, batch.payload)
     if len(appends) > 1:
         begins = np.cumsum(np.array(appends, np.int64), axis=0)[:-1].T
-    return Body(batch, header, data, header.records, places, begins)
+    return PravegaBody(batch=batch, data=data, count=header.records, header=header, places=places, begins=begins)
 
 
-def decode(bodies: Sequence[Body], partial: bool = False) -> Rows:
+def decode(bodies: Sequence[PravegaBody], partial: bool = False) -> Rows:
     numbers = Numbers(body.data for body in bodies)
     starts: list[Int64s] = []
     at = behind = 0
@@ -110,15 +93,14 @@ def decode(bodies: Sequence[Body], partial: bool = False) -> Rows:
     count = len(events)
     if not count:
         raise Unusual
-    numbered = np.concatenate([body.first + np.arange(len(found)) for body, found in zip(bodies, starts, strict=True)])
-    places = numbered
-    if any(body.places is not None for body in bodies):
-        places = np.concatenate(
-            [
-                (body.first + np.arange(len(found)) if body.places is None else body.places[body.first :][: len(found)])
-                for body, found in zip(bodies, starts, strict=True)
-            ]
-        )
+    own = [body.first + np.arange(len(found)) for body, found in zip(bodies, starts, strict=True)]
+    numbered = np.concatenate(own)
+    places = np.concatenate(
+        [
+            numbers_of if body.places is None else body.places[numbers_of]
+            for body, numbers_of in zip(bodies, own, strict=True)
+        ]
+    )
     # Only writers that number their events one by one, rather than an append as a whole, tell their numbers.
     known = [body.header.writer_id != NO_WRITER and body.header.events == body.header.records for body in bodies]
     first = [

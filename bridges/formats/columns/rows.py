@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from anabranch_kit.run.sliced import Sliced
 from bridges.formats.base import APPEND_TIME
-from bridges.formats.columns.varints import Bools, Int64s, Numbers, Unusual
+from bridges.formats.columns import Unusual
+from bridges.formats.columns.varints import Bools, Int64s, Numbers
 from bridges.formats.records import Buffer, StoredBatch
 
 
@@ -57,7 +57,8 @@ class Rows:
         return len(self.offsets)
 
 
-class Body(Protocol):
+@dataclass(slots=True, kw_only=True)
+class Body:
     """The records of a batch, decompressed if its format compresses whole batches; or a part of them."""
 
     batch: StoredBatch
@@ -65,31 +66,37 @@ class Body(Protocol):
     """Bytes that begin with a record."""
     count: int
     """Number of records."""
-    first: int
+    first: int = 0
     """Number of records of the batch in front of these."""
+    skipped: int = 0
+    """Bytes of the batch's records in front of these."""
 
-    def part(self, data: Buffer, number: int, position: int) -> Body:
+    def part(self, data: Buffer, number: int, position: int) -> Self:
         """Return the records from ``number`` of these on: their bytes, a part of which ``data`` is, begin at
         ``position``."""
+        return replace(self, data=data, count=self.count - number, first=number, skipped=position)
 
     @property
     def producer(self) -> str | None:
         """Return the batch's producer, as :attr:`bridges.formats.records.Record.producer`."""
+        raise NotImplementedError
 
     @property
     def written(self) -> int:
         """Return when the log stored the batch, in ms; -1 unknown."""
+        return self.batch.written_ms
 
     @property
     def late(self) -> bool:
         """Return whether the records' timestamps are those of the log."""
+        return self.batch.flags & APPEND_TIME != 0
 
 
 class Arrays(Protocol):
     """A module that decodes and encodes batches of one format."""
 
-    def open_body(self, batch: StoredBatch, limit: int) -> Sliced[Any]:
-        """Return the batch's checked :class:`Body`; None for a batch that holds no records for readers.
+    def open_body(self, batch: StoredBatch, limit: int) -> Generator[None, None, Body | None]:
+        """Return the batch's checked body, yielding now and then; None for a batch that holds no records for readers.
 
         Raises BatchInvalid, and Unusual.
         """

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anabranch_kit.run.sliced import Sliced, advance
+from anabranch_kit.run.sliced import Sliced
 from bridges.formats.base import FORMAT_MASK, Builder, FormatId, StoredFormat
-from bridges.formats.columns import kafka, pravega, ydb
+from bridges.formats.columns import Unusual, kafka, pravega, ydb
 from bridges.formats.columns.rows import Arrays, Body, Rows, decode
-from bridges.formats.columns.varints import Int64s, Unusual
+from bridges.formats.columns.varints import Int64s
 from bridges.formats.records import Buffer, StoredBatch
 
 ARRAYS: dict[int, Arrays] = {FormatId.KAFKA: kafka, FormatId.PRAVEGA: pravega, FormatId.YDB: ydb}
@@ -85,12 +85,7 @@ def rows_of(batch: StoredBatch, limit: int) -> Iterator[Rows | None]:
     arrays = ARRAYS.get(batch.flags & FORMAT_MASK)
     if arrays is None:
         raise Unusual
-    work = arrays.open_body(batch, limit)
-    while True:
-        ended, body = advance(work)
-        if ended:
-            break
-        yield None
+    body = yield from arrays.open_body(batch, limit)
     if body is not None:
         yield from _parts(arrays, body)
 

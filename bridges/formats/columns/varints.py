@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bridges.formats.columns import Unusual
 from bridges.formats.records import Buffer
 
 Int64s = npt.NDArray[np.int64]
@@ -37,10 +38,6 @@ _MOST_FIELDS = 64
 """Most fields of one message: each is a pass over all messages."""
 _LARGEST = (1 << 31) - 1
 """Most bytes of a buffer: Arrow's offsets are 32 bits."""
-
-
-class Unusual(Exception):
-    """Input that the array decoders do not handle. Reading it record by record tells whether it is damaged."""
 
 
 class Numbers:

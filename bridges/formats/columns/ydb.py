@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
-from bridges.formats.base import APPEND_TIME
 from bridges.formats.codecs.ydb import Codec
-from bridges.formats.columns.rows import Fields, Headers, Rows, distinct
-from bridges.formats.columns.varints import Bools, Int64s, Numbers, Unusual, chain, sizes, steps_by, walk
+from bridges.formats.columns import Unusual
+from bridges.formats.columns.rows import Body, Fields, Headers, Rows, distinct
+from bridges.formats.columns.varints import Bools, Int64s, Numbers, chain, sizes, steps_by, walk
 from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
-from bridges.formats.records import Buffer, StoredBatch
+from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import (
     DELTA_TAG,
     KEY_ITEM,
@@ -42,40 +41,25 @@ _OWN = {KEY_ITEM, NULL_ITEM, TIMESTAMP_ITEM, TOMBSTONE_ITEM}
 _TOMBSTONE = b"\x3a%c\x0a%c%b" % (len(TOMBSTONE_ITEM) + 2, len(TOMBSTONE_ITEM), TOMBSTONE_ITEM.encode())
 
 
-@dataclass(slots=True)
-class Body:
-    """Messages of a batch (:class:`bridges.formats.columns.rows.Body`)."""
+@dataclass(slots=True, kw_only=True)
+class YdbBody(Body):
+    """Messages of a batch."""
 
-    batch: StoredBatch
     head: Head
-    data: Buffer
-    count: int
-    first: int = 0
 
     @property
     def producer(self) -> str | None:
         return self.head.producer_id.decode(errors="replace") or None
 
-    @property
-    def written(self) -> int:
-        return self.batch.written_ms
 
-    @property
-    def late(self) -> bool:
-        return self.batch.flags & APPEND_TIME != 0
-
-    def part(self, data: Buffer, number: int, position: int) -> Body:
-        return replace(self, data=data, count=self.count - number, first=number)
-
-
-def open_body(batch: StoredBatch, limit: int) -> Sliced[Body | None]:
+def open_body(batch: StoredBatch, limit: int) -> Generator[None, None, YdbBody | None]:
     head = parse_head(batch.payload)
     yield from check_crc(batch.payload)
     if head.codec != Codec.RAW or not head.messages:
         raise Unusual
     if not head.sparse and head.messages != batch.end_offset - batch.base_offset:
         raise Unusual
-    return Body(batch, head, memoryview(batch.payload)[head.body :], head.messages)
+    return YdbBody(batch=batch, data=memoryview(batch.payload)[head.body :], count=head.messages, head=head)
 
 
 @dataclass(slots=True)
@@ -106,7 +90,7 @@ class _Items:
         return _Items(self.of[which], self.name_start[which], self.name_end[which], self.start[which], self.end[which])
 
 
-def decode(bodies: Sequence[Body], partial: bool = False) -> Rows:
+def decode(bodies: Sequence[YdbBody], partial: bool = False) -> Rows:
     numbers = Numbers(body.data for body in bodies)
     begins, ends, counts, behind = _places(numbers, bodies, partial)
     count = len(begins)
@@ -167,7 +151,7 @@ def _head(data: bytes, position: int) -> tuple[int, int]:
 _steps = steps_by(_head)
 
 
-def _places(numbers: Numbers, bodies: Sequence[Body], partial: bool) -> tuple[Int64s, Int64s, list[int], int]:
+def _places(numbers: Numbers, bodies: Sequence[YdbBody], partial: bool) -> tuple[Int64s, Int64s, list[int], int]:
     """Return the positions at which each message's fields begin and end, the number of each body's messages, and the
     end of the last message."""
     found: list[Int64s] = []
@@ -250,7 +234,7 @@ def _created(numbers: Numbers, begins: Int64s, ends: Int64s) -> Int64s:
     return np.where((begins < 0) | (ms >= _LATEST), -1, ms)
 
 
-def _offsets(bodies: Sequence[Body], counts: Sequence[int], delta: Int64s) -> Int64s:
+def _offsets(bodies: Sequence[YdbBody], counts: Sequence[int], delta: Int64s) -> Int64s:
     begin = 0
     parts: list[Int64s] = []
     for body, number in zip(bodies, counts, strict=True):

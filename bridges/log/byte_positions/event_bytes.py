@@ -7,17 +7,22 @@ the bytes of an event's header, so that readers meet an error there; the records
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of
 from bridges.formats.base import EVENT_HEADER, StoredFormat
+from bridges.formats.columns import LEAST_RECORDS, Unusual
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.byte_positions.column import BytePlace
 
+if TYPE_CHECKING:
+    from bridges.formats.columns.varints import Int64s
+
 _AT_ONCE = 100
 """Records decoded in one go."""
-_LEAST_COLUMNS = 32
-"""Records from which on columns cost less than a step for each record."""
 
 
 def told_bytes(flags: int, payload: Buffer) -> int | None:
@@ -48,22 +53,15 @@ _Sums = tuple[int, int, int]
 
 
 def _by_columns(batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums | None]:
-    """Compute the sums from columns (:mod:`bridges.formats.columns`); None if they do not pay, or take nothing like
-    this batch."""
-    if batch.end_offset - batch.base_offset < _LEAST_COLUMNS:
-        return None
-    yield None  # numpy may be imported below, which must not be on the event loop
-    from bridges.formats.columns.translation import rows_of
-    from bridges.formats.columns.varints import Unusual
-
+    """Compute the sums from columns; None if these do not take the batch."""
     before_start = before_end = total = 0
     try:
-        for rows in rows_of(batch, limit):
-            if rows is not None:
-                sizes = EVENT_HEADER + rows.values.sizes
+        for part in _columns(batch, limit):
+            if part is not None:
+                offsets, sizes = part
                 total += int(sizes.sum())
-                before_start += int(sizes[rows.offsets < start].sum())
-                before_end += int(sizes[rows.offsets < end].sum())
+                before_start += int(sizes[offsets < start].sum())
+                before_end += int(sizes[offsets < end].sum())
             yield None
     except (Unusual, BatchInvalid):
         return None
@@ -71,24 +69,31 @@ def _by_columns(batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[
 
 
 def _record_by_columns(batch: StoredBatch, at: int, position: int, limit: int) -> Sliced[BytePlace | None]:
-    if batch.end_offset - batch.base_offset < _LEAST_COLUMNS:
-        return None
-    yield None  # as above
-    from bridges.formats.columns.translation import rows_of
-    from bridges.formats.columns.varints import Unusual
-
     try:
-        for rows in rows_of(batch, limit):
-            if rows is not None:
-                ends = at + (EVENT_HEADER + rows.values.sizes).cumsum()
+        for part in _columns(batch, limit):
+            if part is not None:
+                offsets, sizes = part
+                ends = at + sizes.cumsum()
                 number = int(ends.searchsorted(position, "right"))
                 if number < len(ends):
-                    return BytePlace(int(rows.offsets[number]), int(ends[number - 1]) if number else at)
+                    return BytePlace(int(offsets[number]), int(ends[number - 1]) if number else at)
                 at = int(ends[-1])
             yield None
     except (Unusual, BatchInvalid):
         pass
     return None
+
+
+def _columns(batch: StoredBatch, limit: int) -> Iterator[tuple[Int64s, Int64s] | None]:
+    """Yield the offsets and the bytes of a batch's records in parts, and None where much was done. Raises Unusual, and
+    BatchInvalid."""
+    if batch.end_offset - batch.base_offset < LEAST_RECORDS:
+        raise Unusual
+    yield None  # numpy may be imported below, which must not be on the event loop
+    from bridges.formats.columns.translation import rows_of
+
+    for rows in rows_of(batch, limit):
+        yield None if rows is None else (rows.offsets, EVENT_HEADER + rows.values.sizes)
 
 
 def _one_by_one(source: StoredFormat, batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums]:

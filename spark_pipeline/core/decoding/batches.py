@@ -16,9 +16,9 @@ from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.codecs.compression import DEFAULT_LIMIT
+from bridges.formats.columns import Unusual
 from bridges.formats.columns.rows import Body
 from bridges.formats.columns.translation import ARRAYS
-from bridges.formats.columns.varints import Unusual
 from bridges.formats.kafka import TRANSACTIONAL
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import StoredBatch

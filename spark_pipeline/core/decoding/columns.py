@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bridges.formats.columns import Unusual
 from bridges.formats.columns.rows import Arrays, Body, Fields, spread
 from bridges.formats.columns.rows import decode as decode_rows
-from bridges.formats.columns.varints import Int64s, Unusual
+from bridges.formats.columns.varints import Int64s
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import CREATE_TIME, HEADER_TYPE, LOG_APPEND_TIME, TYPES, Columns, constant
 

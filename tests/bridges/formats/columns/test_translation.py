@@ -15,9 +15,8 @@ from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, _one_by_one
 from bridges.formats.base import APPEND_TIME, FORMAT_MASK, FormatId
 from bridges.formats.codecs.compression import DEFAULT_LIMIT
-from bridges.formats.columns import translation
+from bridges.formats.columns import Unusual, translation
 from bridges.formats.columns.translation import translate
-from bridges.formats.columns.varints import Unusual
 from bridges.formats.kafka import LOG_APPEND_TIME, encode
 from bridges.formats.pravega import Shape, gathered
 from bridges.formats.pravega import encode as encode_pravega

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.formats.columns.varints import Numbers, Unusual
+from bridges.formats.columns import Unusual
+from bridges.formats.columns.varints import Numbers
 
 NUMBERS = st.one_of(*(st.integers(0, (1 << 7 * size) - 1) for size in (1, 2, 3, 8)))
 
