@@ -2,7 +2,7 @@
 
 Owners change: a node that ends abruptly is succeeded within a lease, and a message may meet a former owner. So work is
 repeated, with one back-off and one patience, while no node acts for the slot or its owner does not answer. Owners check
-that they act for the slot, and what they are asked for may be repeated (docs/design.md, "What nodes ask one another").
+that they act for the slot, and what they are asked for may be repeated (docs/cluster.md, "What nodes ask one another").
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each node raises a counter in its row. An observer times the counter's last change by its own clock, so no two clocks
 are ever compared. A suspicion only decides *when* the others try to go on without a member. Two owners of a log are
-prevented by the fence of the object log and the epochs of ranges (docs/design.md, "More than one machine").
+prevented by the fence of the object log and the epochs of ranges (docs/cluster.md, "Taking over a log").
 """
 
 from __future__ import annotations

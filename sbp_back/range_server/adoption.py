@@ -1,5 +1,5 @@
-"""Take-over of another range server's ranges, whose log of objects the store here adopts (docs/design.md, "More than
-one machine").
+"""Take-over of another range server's ranges, whose log of objects the store here adopts (docs/cluster.md,
+"Taking over a log").
 
 Three repeatable steps: the store fences the other log, reads it to its end, and records the adoption in its own log;
 the placement driver writes down the new owner of the ranges and where open ones have ended; then the ranges are brought

@@ -1,5 +1,4 @@
-"""Compaction as a chore: it chooses the partitions that are due and compacts one after the other (docs/design.md,
-"Compaction").
+"""Compaction as a chore: it chooses the partitions that are due and compacts one after the other (docs/compaction.md).
 
 A partition is due by Kafka's rules (docs/protocols/kafka.md, rule 66): when enough of its bytes are new, when the
 oldest new record has waited for long enough, or when a tombstone or marker has been there for long enough.

@@ -1,5 +1,4 @@
-"""One pass of compaction over one partition's log: it keeps only the latest record of each key (docs/design.md,
-"Compaction").
+"""One pass of compaction over one partition's log: it keeps only the latest record of each key (docs/compaction.md).
 
 A pass reads twice. First it reads what was appended since the last pass, and notes each key's highest offset
 (key_offsets.py). Then it reads everything from the log's start on and removes, batch by batch, the records that a later

@@ -1,5 +1,5 @@
 """Offload: moves old data of a log on disk to objects of ranges when the disk has more of it than ``local_bytes``.
-Design: docs/design.md, "Old data of a disk in objects".
+Design: docs/storage.md, "Old data in objects".
 
 The data of a range in the oldest segments beyond that bound becomes an object when it makes at least a sixteenth of a
 full one; when the disk has a quarter more than it should, a 256th is enough. Small objects and the data behind them are
