@@ -12,8 +12,8 @@ from bridges import errors
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topics import topic as topics
 from bridges.catalog.topics.names import InvalidTopicName
-from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.apis import ApiKey, Server
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 
 class Refused(errors.LogError):
@@ -58,59 +58,6 @@ _ADMIN_CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
     (InvalidConfig, ErrorCode.INVALID_CONFIG),
 )
 
-_OF_LEADERS = frozenset(
-    (
-        ApiKey.PRODUCE,
-        ApiKey.FETCH,
-        ApiKey.LIST_OFFSETS,
-        ApiKey.METADATA,  # any error of a partition's leader makes clients ask again
-        ApiKey.DELETE_RECORDS,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-        ApiKey.SHARE_FETCH,
-        ApiKey.SHARE_ACKNOWLEDGE,
-    )
-)
-_OF_COORDINATORS = frozenset(
-    (
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.FIND_COORDINATOR,
-        ApiKey.JOIN_GROUP,
-        ApiKey.HEARTBEAT,
-        ApiKey.LEAVE_GROUP,
-        ApiKey.SYNC_GROUP,
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.LIST_GROUPS,
-        ApiKey.INIT_PRODUCER_ID,
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.END_TXN,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.DELETE_GROUPS,
-        ApiKey.OFFSET_DELETE,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
-        ApiKey.SHARE_GROUP_HEARTBEAT,
-        ApiKey.SHARE_GROUP_DESCRIBE,
-        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE,
-        ApiKey.WRITE_SHARE_GROUP_STATE,
-        ApiKey.DELETE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-        ApiKey.STREAMS_GROUP_HEARTBEAT,
-        ApiKey.STREAMS_GROUP_DESCRIBE,
-        ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
-        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-    )
-)
-
 
 def code_of(error: errors.LogError) -> ErrorCode:
     """Return the code that the answer of a partition's leader has for ``error``."""
@@ -122,22 +69,23 @@ def code_of(error: errors.LogError) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.retriable else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def admin_code(error: errors.LogError) -> ErrorCode:
-    """Return the code that the controller's answer has for ``error``."""
-    for kind, code in _ADMIN_CODES:
-        if isinstance(error, kind):
-            return code
-    code = code_of(error)
-    return ErrorCode.NOT_CONTROLLER if code is ErrorCode.NOT_LEADER_OR_FOLLOWER else code
-
-
-def coordinator_code(error: errors.LogError) -> ErrorCode:
-    """Return the code that a coordinator's answer has for ``error``."""
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE if error.retriable else code_of(error)
-
-
 def code_for(key: int, error: errors.LogError) -> ErrorCode:
     """Return the code that the answer of the API ``key`` has for ``error``."""
-    if key in _OF_LEADERS:
-        return code_of(error)
-    return coordinator_code(error) if key in _OF_COORDINATORS else admin_code(error)
+    server = ApiKey(key).server
+    if server is Server.COORDINATOR and error.retriable:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if server is Server.CONTROLLER:
+        for kind, code in _ADMIN_CODES:
+            if isinstance(error, kind):
+                return code
+    code = code_of(error)
+    if server is Server.CONTROLLER and code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return ErrorCode.NOT_CONTROLLER
+    return code
+
+
+def failure_of(key: int, error: KafkaError | errors.LogError) -> tuple[int, str | None]:
+    """Return the code and the text that the answer of the API ``key``, or one of its items, has for ``error``."""
+    if isinstance(error, KafkaError):
+        return error.code, error.message
+    return int(code_for(key, error)), str(error)

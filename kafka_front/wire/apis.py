@@ -16,91 +16,113 @@ to clients. The reasons for the latter: docs/protocols/kafka.md, rules A-G. The 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
+from typing import Self
 
 from msgspec import Struct
 
 
-class ApiKey(IntEnum):
-    """Keys of the APIs a client may call."""
+class Server(Enum):
+    """Kinds of broker that serve an API, to whose errors clients react each in another way."""
 
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    SASL_HANDSHAKE = 17
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
-    ADD_PARTITIONS_TO_TXN = 24
-    ADD_OFFSETS_TO_TXN = 25
-    END_TXN = 26
-    WRITE_TXN_MARKERS = 27
-    TXN_OFFSET_COMMIT = 28
-    DESCRIBE_ACLS = 29
-    CREATE_ACLS = 30
-    DELETE_ACLS = 31
-    DESCRIBE_CONFIGS = 32
-    ALTER_CONFIGS = 33
-    ALTER_REPLICA_LOG_DIRS = 34
-    DESCRIBE_LOG_DIRS = 35
-    SASL_AUTHENTICATE = 36
-    CREATE_PARTITIONS = 37
-    CREATE_DELEGATION_TOKEN = 38
-    RENEW_DELEGATION_TOKEN = 39
-    EXPIRE_DELEGATION_TOKEN = 40
-    DESCRIBE_DELEGATION_TOKEN = 41
-    DELETE_GROUPS = 42
-    ELECT_LEADERS = 43
-    INCREMENTAL_ALTER_CONFIGS = 44
-    ALTER_PARTITION_REASSIGNMENTS = 45
-    LIST_PARTITION_REASSIGNMENTS = 46
-    OFFSET_DELETE = 47
-    DESCRIBE_CLIENT_QUOTAS = 48
-    ALTER_CLIENT_QUOTAS = 49
-    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
-    ALTER_USER_SCRAM_CREDENTIALS = 51
-    DESCRIBE_QUORUM = 55
-    UPDATE_FEATURES = 57
-    DESCRIBE_CLUSTER = 60
-    DESCRIBE_PRODUCERS = 61
-    UNREGISTER_BROKER = 64
-    DESCRIBE_TRANSACTIONS = 65
-    LIST_TRANSACTIONS = 66
-    CONSUMER_GROUP_HEARTBEAT = 68
-    CONSUMER_GROUP_DESCRIBE = 69
-    LIST_CONFIG_RESOURCES = 74
-    DESCRIBE_TOPIC_PARTITIONS = 75
-    SHARE_GROUP_HEARTBEAT = 76
-    SHARE_GROUP_DESCRIBE = 77
-    SHARE_FETCH = 78
-    SHARE_ACKNOWLEDGE = 79
-    ADD_RAFT_VOTER = 80
-    REMOVE_RAFT_VOTER = 81
-    INITIALIZE_SHARE_GROUP_STATE = 83
-    READ_SHARE_GROUP_STATE = 84
-    WRITE_SHARE_GROUP_STATE = 85
-    DELETE_SHARE_GROUP_STATE = 86
-    READ_SHARE_GROUP_STATE_SUMMARY = 87
-    STREAMS_GROUP_HEARTBEAT = 88
-    STREAMS_GROUP_DESCRIBE = 89
-    DESCRIBE_SHARE_GROUP_OFFSETS = 90
-    ALTER_SHARE_GROUP_OFFSETS = 91
-    DELETE_SHARE_GROUP_OFFSETS = 92
-    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
-    UNREGISTER_CONTROLLER = 94
+    CONTROLLER = auto()
+    COORDINATOR = auto()
+    LEADER = auto()  # of a partition
+
+
+class ApiKey(IntEnum):
+    """The APIs a client may call: key, versions of known layout, and server.
+
+    Those versions are also the ones answered: up to the highest of Apache Kafka 4.4.0, unless docs/compatibility.md has
+    a reason for less.
+    """
+
+    first: int
+    last: int
+    server: Server
+
+    def __new__(cls, key: int, first: int = 0, last: int = 0, server: Server = Server.CONTROLLER) -> Self:
+        api = int.__new__(cls, key)
+        api._value_, api.first, api.last, api.server = key, first, last, server
+        return api
+
+    PRODUCE = 0, 0, 13, Server.LEADER
+    FETCH = 1, 4, 18, Server.LEADER
+    LIST_OFFSETS = 2, 1, 11, Server.LEADER
+    METADATA = 3, 0, 13, Server.LEADER
+    OFFSET_COMMIT = 8, 2, 10, Server.COORDINATOR
+    OFFSET_FETCH = 9, 1, 10, Server.COORDINATOR
+    FIND_COORDINATOR = 10, 0, 6, Server.COORDINATOR
+    JOIN_GROUP = 11, 0, 9, Server.COORDINATOR
+    HEARTBEAT = 12, 0, 4, Server.COORDINATOR
+    LEAVE_GROUP = 13, 0, 5, Server.COORDINATOR
+    SYNC_GROUP = 14, 0, 5, Server.COORDINATOR
+    DESCRIBE_GROUPS = 15, 0, 6, Server.COORDINATOR
+    LIST_GROUPS = 16, 0, 5, Server.COORDINATOR
+    SASL_HANDSHAKE = 17, 0, 1
+    API_VERSIONS = 18, 0, 5
+    CREATE_TOPICS = 19, 2, 7
+    DELETE_TOPICS = 20, 1, 6
+    DELETE_RECORDS = 21, 0, 2, Server.LEADER
+    INIT_PRODUCER_ID = 22, 0, 6, Server.COORDINATOR
+    OFFSET_FOR_LEADER_EPOCH = 23, 2, 4, Server.LEADER
+    ADD_PARTITIONS_TO_TXN = 24, 0, 5, Server.COORDINATOR
+    ADD_OFFSETS_TO_TXN = 25, 0, 4, Server.COORDINATOR
+    END_TXN = 26, 0, 5, Server.COORDINATOR
+    WRITE_TXN_MARKERS = 27, 1, 2, Server.LEADER
+    TXN_OFFSET_COMMIT = 28, 0, 6, Server.COORDINATOR
+    DESCRIBE_ACLS = 29, 1, 3
+    CREATE_ACLS = 30, 1, 3
+    DELETE_ACLS = 31, 1, 3
+    DESCRIBE_CONFIGS = 32, 1, 4
+    ALTER_CONFIGS = 33, 0, 2
+    ALTER_REPLICA_LOG_DIRS = 34, 1, 2
+    DESCRIBE_LOG_DIRS = 35, 1, 5
+    SASL_AUTHENTICATE = 36, 0, 2
+    CREATE_PARTITIONS = 37, 0, 3
+    CREATE_DELEGATION_TOKEN = 38, 1, 3
+    RENEW_DELEGATION_TOKEN = 39, 1, 2
+    EXPIRE_DELEGATION_TOKEN = 40, 1, 2
+    DESCRIBE_DELEGATION_TOKEN = 41, 1, 3
+    DELETE_GROUPS = 42, 0, 3, Server.COORDINATOR
+    ELECT_LEADERS = 43, 0, 2
+    INCREMENTAL_ALTER_CONFIGS = 44, 0, 1
+    ALTER_PARTITION_REASSIGNMENTS = 45, 0, 1
+    LIST_PARTITION_REASSIGNMENTS = 46, 0, 0
+    OFFSET_DELETE = 47, 0, 0, Server.COORDINATOR
+    DESCRIBE_CLIENT_QUOTAS = 48, 0, 1
+    ALTER_CLIENT_QUOTAS = 49, 0, 1
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50, 0, 0
+    ALTER_USER_SCRAM_CREDENTIALS = 51, 0, 0
+    DESCRIBE_QUORUM = 55, 0, 2
+    UPDATE_FEATURES = 57, 0, 2
+    DESCRIBE_CLUSTER = 60, 0, 2
+    DESCRIBE_PRODUCERS = 61, 0, 0, Server.LEADER
+    UNREGISTER_BROKER = 64, 0, 0
+    DESCRIBE_TRANSACTIONS = 65, 0, 0, Server.COORDINATOR
+    LIST_TRANSACTIONS = 66, 0, 2, Server.COORDINATOR
+    CONSUMER_GROUP_HEARTBEAT = 68, 0, 1, Server.COORDINATOR
+    CONSUMER_GROUP_DESCRIBE = 69, 0, 1, Server.COORDINATOR
+    LIST_CONFIG_RESOURCES = 74, 0, 1
+    DESCRIBE_TOPIC_PARTITIONS = 75, 0, 0, Server.LEADER
+    SHARE_GROUP_HEARTBEAT = 76, 1, 1, Server.COORDINATOR
+    SHARE_GROUP_DESCRIBE = 77, 1, 1, Server.COORDINATOR
+    SHARE_FETCH = 78, 1, 2, Server.LEADER
+    SHARE_ACKNOWLEDGE = 79, 1, 2, Server.LEADER
+    ADD_RAFT_VOTER = 80, 0, 1
+    REMOVE_RAFT_VOTER = 81, 0, 0
+    INITIALIZE_SHARE_GROUP_STATE = 83, 0, 0, Server.COORDINATOR
+    READ_SHARE_GROUP_STATE = 84, 0, 0, Server.COORDINATOR
+    WRITE_SHARE_GROUP_STATE = 85, 0, 1, Server.COORDINATOR
+    DELETE_SHARE_GROUP_STATE = 86, 0, 0, Server.COORDINATOR
+    READ_SHARE_GROUP_STATE_SUMMARY = 87, 0, 1, Server.COORDINATOR
+    STREAMS_GROUP_HEARTBEAT = 88, 0, 1, Server.COORDINATOR
+    STREAMS_GROUP_DESCRIBE = 89, 0, 1, Server.COORDINATOR
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90, 0, 1, Server.COORDINATOR
+    ALTER_SHARE_GROUP_OFFSETS = 91, 0, 0, Server.COORDINATOR
+    DELETE_SHARE_GROUP_OFFSETS = 92, 0, 0, Server.COORDINATOR
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93, 0, 0, Server.COORDINATOR
+    UNREGISTER_CONTROLLER = 94, 0, 0
 
 
 class Api(Struct, frozen=True):
@@ -118,100 +140,17 @@ class Api(Struct, frozen=True):
     @property
     def module(self) -> str:
         """Return the name of the API in snake case."""
-        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name).lstrip("_")
+        return ApiKey(self.key).name.lower()
 
 
-def _table(rows: Iterable[tuple[int, str, int, int, int, int]]) -> dict[int, Api]:
-    apis = {}
-    for key, name, first, last, lowest, highest in rows:
-        advertised = 0 if key == ApiKey.PRODUCE else lowest
-        apis[key] = Api(key, name, first, last, lowest, highest, advertised)
-    return apis
+def _api(key: ApiKey) -> Api:
+    lowest = 3 if key is ApiKey.PRODUCE else key.first
+    highest = 5 if key is ApiKey.INIT_PRODUCER_ID else key.last
+    name = key.name.title().replace("_", "")
+    return Api(int(key), name, key.first, key.last, lowest, highest, key.first)
 
 
-APIS: dict[int, Api] = _table(
-    [
-        # key, name, known layouts, answered versions: up to the highest of Apache Kafka 4.4.0, unless
-        # docs/compatibility.md has a reason for less
-        (0, "Produce", 0, 13, 3, 13),
-        (1, "Fetch", 4, 18, 4, 18),
-        (2, "ListOffsets", 1, 11, 1, 11),
-        (3, "Metadata", 0, 13, 0, 13),
-        (8, "OffsetCommit", 2, 10, 2, 10),
-        (9, "OffsetFetch", 1, 10, 1, 10),
-        (10, "FindCoordinator", 0, 6, 0, 6),
-        (11, "JoinGroup", 0, 9, 0, 9),
-        (12, "Heartbeat", 0, 4, 0, 4),
-        (13, "LeaveGroup", 0, 5, 0, 5),
-        (14, "SyncGroup", 0, 5, 0, 5),
-        (15, "DescribeGroups", 0, 6, 0, 6),
-        (16, "ListGroups", 0, 5, 0, 5),
-        (17, "SaslHandshake", 0, 1, 0, 1),
-        (18, "ApiVersions", 0, 5, 0, 5),
-        (19, "CreateTopics", 2, 7, 2, 7),
-        (20, "DeleteTopics", 1, 6, 1, 6),
-        (21, "DeleteRecords", 0, 2, 0, 2),
-        (22, "InitProducerId", 0, 6, 0, 5),
-        (23, "OffsetForLeaderEpoch", 2, 4, 2, 4),
-        (24, "AddPartitionsToTxn", 0, 5, 0, 5),
-        (25, "AddOffsetsToTxn", 0, 4, 0, 4),
-        (26, "EndTxn", 0, 5, 0, 5),
-        (27, "WriteTxnMarkers", 1, 2, 1, 2),
-        (28, "TxnOffsetCommit", 0, 6, 0, 6),
-        (29, "DescribeAcls", 1, 3, 1, 3),
-        (30, "CreateAcls", 1, 3, 1, 3),
-        (31, "DeleteAcls", 1, 3, 1, 3),
-        (32, "DescribeConfigs", 1, 4, 1, 4),
-        (33, "AlterConfigs", 0, 2, 0, 2),
-        (34, "AlterReplicaLogDirs", 1, 2, 1, 2),
-        (35, "DescribeLogDirs", 1, 5, 1, 5),
-        (36, "SaslAuthenticate", 0, 2, 0, 2),
-        (37, "CreatePartitions", 0, 3, 0, 3),
-        (38, "CreateDelegationToken", 1, 3, 1, 3),
-        (39, "RenewDelegationToken", 1, 2, 1, 2),
-        (40, "ExpireDelegationToken", 1, 2, 1, 2),
-        (41, "DescribeDelegationToken", 1, 3, 1, 3),
-        (42, "DeleteGroups", 0, 3, 0, 3),
-        (43, "ElectLeaders", 0, 2, 0, 2),
-        (44, "IncrementalAlterConfigs", 0, 1, 0, 1),
-        (45, "AlterPartitionReassignments", 0, 1, 0, 1),
-        (46, "ListPartitionReassignments", 0, 0, 0, 0),
-        (47, "OffsetDelete", 0, 0, 0, 0),
-        (48, "DescribeClientQuotas", 0, 1, 0, 1),
-        (49, "AlterClientQuotas", 0, 1, 0, 1),
-        (50, "DescribeUserScramCredentials", 0, 0, 0, 0),
-        (51, "AlterUserScramCredentials", 0, 0, 0, 0),
-        (55, "DescribeQuorum", 0, 2, 0, 2),
-        (57, "UpdateFeatures", 0, 2, 0, 2),
-        (60, "DescribeCluster", 0, 2, 0, 2),
-        (61, "DescribeProducers", 0, 0, 0, 0),
-        (64, "UnregisterBroker", 0, 0, 0, 0),
-        (65, "DescribeTransactions", 0, 0, 0, 0),
-        (66, "ListTransactions", 0, 2, 0, 2),
-        (68, "ConsumerGroupHeartbeat", 0, 1, 0, 1),
-        (69, "ConsumerGroupDescribe", 0, 1, 0, 1),
-        (74, "ListConfigResources", 0, 1, 0, 1),
-        (75, "DescribeTopicPartitions", 0, 0, 0, 0),
-        (76, "ShareGroupHeartbeat", 1, 1, 1, 1),
-        (77, "ShareGroupDescribe", 1, 1, 1, 1),
-        (78, "ShareFetch", 1, 2, 1, 2),
-        (79, "ShareAcknowledge", 1, 2, 1, 2),
-        (80, "AddRaftVoter", 0, 1, 0, 1),
-        (81, "RemoveRaftVoter", 0, 0, 0, 0),
-        (83, "InitializeShareGroupState", 0, 0, 0, 0),
-        (84, "ReadShareGroupState", 0, 0, 0, 0),
-        (85, "WriteShareGroupState", 0, 1, 0, 1),
-        (86, "DeleteShareGroupState", 0, 0, 0, 0),
-        (87, "ReadShareGroupStateSummary", 0, 1, 0, 1),
-        (88, "StreamsGroupHeartbeat", 0, 1, 0, 1),
-        (89, "StreamsGroupDescribe", 0, 1, 0, 1),
-        (90, "DescribeShareGroupOffsets", 0, 1, 0, 1),
-        (91, "AlterShareGroupOffsets", 0, 0, 0, 0),
-        (92, "DeleteShareGroupOffsets", 0, 0, 0, 0),
-        (93, "StreamsGroupTopologyDescriptionUpdate", 0, 0, 0, 0),
-        (94, "UnregisterController", 0, 0, 0, 0),
-    ]
-)
+APIS: dict[int, Api] = {int(key): _api(key) for key in ApiKey}
 
 
 def advertised(served: Iterable[int]) -> list[Api]:

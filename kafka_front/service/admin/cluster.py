@@ -21,7 +21,7 @@ from bridges.log.partition.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.api_versions import finalized_features
-from kafka_front.service.log_errors import code_of
+from kafka_front.service.log_errors import failure_of
 from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -292,30 +292,23 @@ class Cluster:
             answer = DescribeProducersResponse.TopicResponse(topic.name)
             response.topics.append(answer)
             async for index in in_turns(topic.partition_indexes):
+                result = DescribeProducersResponse.PartitionResponse(index)
+                answer.partitions.append(result)
                 try:
                     once.name((topic.name, index))
                     self._access.require_topic(ctx, Operation.READ, topic.name)
-                except KafkaError as error:
-                    answer.partitions.append(
-                        DescribeProducersResponse.PartitionResponse(index, error.code, error.message)
-                    )
-                    continue
-                found = await self._producers_of(topic.name, index)
-                once.rows(len(found.active_producers))
-                answer.partitions.append(found)
+                    await self._find_producers(topic.name, result)
+                except (KafkaError, LogError) as error:
+                    result.error_code, result.error_message = failure_of(ctx.key, error)
+                once.rows(len(result.active_producers))
         return response
 
-    async def _producers_of(self, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
-        result = DescribeProducersResponse.PartitionResponse(index)
-        log = self._logs.get(topic, index)
+    async def _find_producers(self, topic: str, result: DescribeProducersResponse.PartitionResponse) -> None:
+        """Add the producers of a partition to its part of the answer. Raises KafkaError, LogError."""
+        log = self._logs.get(topic, result.partition_index)
         if log is None:
-            result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return result
-        try:
-            await log.ready()
-        except LogError as error:
-            result.error_code, result.error_message = int(code_of(error)), str(error)
-            return result
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+        await log.ready()
         producers = log.state.ledger.table(LedgerKind.KAFKA)
         async for key in in_turns(producers.writers()):
             row = producers.row(key)
@@ -331,7 +324,6 @@ class Cluster:
                         current_txn_start_offset=log.state.transactions.open.get(state.producer_id, -1),
                     )
                 )
-        return result
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 

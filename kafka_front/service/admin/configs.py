@@ -20,7 +20,7 @@ from bridges.errors import LogError
 from kafka_front import node_config
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin.own_configs import OwnConfigs
-from kafka_front.service.log_errors import admin_code
+from kafka_front.service.log_errors import failure_of
 from kafka_front.service.once import Once, repeated
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -106,10 +106,8 @@ class Configs:
                 once.name((resource.resource_type, resource.resource_name))
                 self._check(ctx, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
                 values = self._values(resource.resource_type, resource.resource_name)
-            except KafkaError as error:
-                result.error_code, result.error_message = error.code, error.message
-            except LogError as error:
-                result.error_code, result.error_message = int(admin_code(error)), str(error)
+            except (KafkaError, LogError) as error:
+                result.error_code, result.error_message = failure_of(ctx.key, error)
             else:
                 wanted: set[str] = set()
                 async for some in portions(resource.configuration_keys or ()):
@@ -229,10 +227,8 @@ class Configs:
                 self._check(ctx, Operation.ALTER_CONFIGS, one.resource_type, one.resource_name)
                 _check_length(one.configs)
                 await self._apply(one.resource_type, one.resource_name, changes(one), validate_only)
-            except KafkaError as error:
-                result.error_code, result.error_message = error.code, error.message
-            except LogError as error:
-                result.error_code, result.error_message = int(admin_code(error)), str(error)
+            except (KafkaError, LogError) as error:
+                result.error_code, result.error_message = failure_of(ctx.key, error)
         return results
 
     def _changes(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Changes:

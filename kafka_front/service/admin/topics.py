@@ -11,7 +11,7 @@ from bridges.catalog.topics import config as topic_config
 from bridges.catalog.topics.topic import Topic
 from bridges.errors import LogError, OffsetOutOfRange
 from kafka_front.dispatch import Registry
-from kafka_front.service.log_errors import admin_code, code_of
+from kafka_front.service.log_errors import code_of, failure_of
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -97,10 +97,8 @@ class Topics:
             topic = await self._catalog.create_topic(wanted.name, partitions, config)
             self._charge(ctx, partitions)
             return self._created(ctx, topic.name, topic.topic_id.bytes, partitions, topic.config)
-        except KafkaError as error:
-            return _not_created(wanted.name, ErrorCode(error.code), error.message)
-        except LogError as error:
-            return _not_created(wanted.name, admin_code(error), str(error))
+        except (KafkaError, LogError) as error:
+            return _CreateResult(wanted.name, _NO_ID, *failure_of(ctx.key, error))
 
     def _partitions_of(self, wanted: _NewTopic) -> int:
         """Return the number of partitions asked for. Raises KafkaError."""
@@ -187,10 +185,8 @@ class Topics:
             if not validate_only:
                 await self._catalog.add_partitions(wanted.name, wanted.count)
                 self._charge(ctx, more)
-        except KafkaError as error:
-            return _PartitionsResult(wanted.name, error.code, error.message)
-        except LogError as error:
-            return _PartitionsResult(wanted.name, int(admin_code(error)), str(error))
+        except (KafkaError, LogError) as error:
+            return _PartitionsResult(wanted.name, *failure_of(ctx.key, error))
         return _PartitionsResult(wanted.name)
 
     # --- deleting ---------------------------------------------------------------------------------------------------
@@ -237,10 +233,8 @@ class Topics:
             partitions = len(topic.partitions)
             await self._catalog.delete_topic(topic.name)
             self._charge(ctx, partitions)
-        except KafkaError as error:
-            result.error_code, result.error_message = error.code, error.message
-        except LogError as error:
-            result.error_code, result.error_message = int(admin_code(error)), str(error)
+        except (KafkaError, LogError) as error:
+            result.error_code, result.error_message = failure_of(ctx.key, error)
         else:
             result.name, result.topic_id = topic.name, topic.topic_id.bytes
         return result
@@ -296,12 +290,6 @@ def _config_of(wanted: _NewTopic) -> dict[str, str]:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"configuration {row.name!r} has no value")
         config[row.name] = row.value
     return config
-
-
-def _not_created(name: str, code: ErrorCode, message: str | None) -> _CreateResult:
-    return _CreateResult(
-        name=name, error_code=int(code), error_message=message, num_partitions=-1, replication_factor=-1
-    )
 
 
 def register(registry: Registry, service: KafkaService) -> None:

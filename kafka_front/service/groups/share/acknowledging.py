@@ -9,7 +9,8 @@ from anabranch_kit.run.turns import Turns, gathered
 from bridges.errors import LogError
 from kafka_front.service.groups.share.partition import Ack, AckType, InvalidState
 from kafka_front.service.groups.share.sessions import Place
-from kafka_front.service.log_errors import code_of
+from kafka_front.service.log_errors import failure_of
+from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -78,10 +79,8 @@ class Acknowledging:
                 continue
             try:
                 changed[place] = await self._take(place, batches)
-            except KafkaError as error:
-                outcomes[place] = (error.code, error.message)
-            except LogError as failure:
-                outcomes[place] = (int(code_of(failure)), str(failure))
+            except (KafkaError, LogError) as error:
+                outcomes[place] = failure_of(ApiKey.SHARE_ACKNOWLEDGE, error)
         saved = await gathered(_saved(live) for live in changed.values())
         outcomes.update(zip(changed, saved, strict=True))
         return outcomes

@@ -21,7 +21,7 @@ from kafka_front.service.fetch.partitions import KAFKA, Partitions
 from kafka_front.service.groups.share.acknowledging import Acknowledging, Outcome, Said
 from kafka_front.service.groups.share.partition import Acquired
 from kafka_front.service.groups.share.sessions import FINAL, Place, ShareSession
-from kafka_front.service.log_errors import code_of
+from kafka_front.service.log_errors import failure_of
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -275,10 +275,8 @@ class _Reading:
             try:
                 live = await self._share.partition(self._session.group_id, *place)
                 live.check()
-            except KafkaError as failure:
-                self._refuse(place, failure.code, failure.message)
-            except LogError as failure:
-                self._refuse(place, int(code_of(failure)), str(failure))
+            except (KafkaError, LogError) as failure:
+                self._refuse(place, *failure_of(ApiKey.SHARE_FETCH, failure))
             else:
                 self._lives[place] = live
                 live.waiters.add(self._stir)
@@ -330,10 +328,8 @@ class _Reading:
                 before = live.state.version
                 await self._read(place, live)
                 moved_on |= live.state.version != before
-            except KafkaError as failure:
-                self._refuse(place, failure.code, failure.message)
-            except LogError as failure:
-                self._refuse(place, int(code_of(failure)), str(failure))
+            except (KafkaError, LogError) as failure:
+                self._refuse(place, *failure_of(ApiKey.SHARE_FETCH, failure))
         if self._datas and len(self._session.partitions) > 1:
             # Partitions that were served move behind all others.
             for place in self._datas:

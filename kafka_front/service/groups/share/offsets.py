@@ -10,7 +10,7 @@ from bridges.auth import Operation
 from bridges.errors import LogError
 from kafka_front.service.groups.share import tables
 from kafka_front.service.groups.share.partition import SharePartition
-from kafka_front.service.log_errors import coordinator_code
+from kafka_front.service.log_errors import failure_of
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -59,10 +59,8 @@ class ShareOffsets:
                 self._access.require_group(ctx, Operation.DESCRIBE, asked.group_id)
                 self._share.find(asked.group_id)
                 await self._describe(ctx, asked, answer)
-            except KafkaError as error:
-                answer.error_code, answer.error_message = error.code, error.message
-            except LogError as error:
-                answer.error_code, answer.error_message = int(coordinator_code(error)), str(error)
+            except (KafkaError, LogError) as error:
+                answer.error_code, answer.error_message = failure_of(ctx.key, error)
         return response
 
     async def _describe(self, ctx: Context, asked: _AskedGroup, answer: _Group) -> None:
@@ -121,10 +119,8 @@ class ShareOffsets:
                     if isinstance(topic, KafkaError):
                         raise topic
                     await self._alter(group_id, topic, one.partition_index, one.start_offset)
-                except KafkaError as error:
-                    row.error_code, row.error_message = error.code, error.message
-                except LogError as error:
-                    row.error_code, row.error_message = int(coordinator_code(error)), str(error)
+                except (KafkaError, LogError) as error:
+                    row.error_code, row.error_message = failure_of(ctx.key, error)
         return response
 
     async def _alter(self, group_id: str, topic: Topic, number: int, start: int) -> None:
@@ -154,17 +150,16 @@ class ShareOffsets:
         async for asked in in_turns(request.topics):
             answer = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
             response.responses.append(answer)
-            topic = self._topic(ctx, asked.topic_name)
-            if isinstance(topic, KafkaError):
-                answer.error_code, answer.error_message = topic.code, topic.message
-                continue
-            answer.topic_id = topic_id = topic.topic_id.bytes
             try:
-                if not await self._forget(group_id, topic_id):
-                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    answer.error_message = f"group {group_id!r} has no offsets of topic {topic.name!r}"
-            except LogError as error:
-                answer.error_code, answer.error_message = int(coordinator_code(error)), str(error)
+                topic = self._topic(ctx, asked.topic_name)
+                if isinstance(topic, KafkaError):
+                    raise topic
+                answer.topic_id = topic.topic_id.bytes
+                if not await self._forget(group_id, answer.topic_id):
+                    text = f"group {group_id!r} has no offsets of topic {topic.name!r}"
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+            except (KafkaError, LogError) as error:
+                answer.error_code, answer.error_message = failure_of(ctx.key, error)
         return response
 
     async def _forget(self, group_id: str, topic_id: bytes) -> bool:
