@@ -7,7 +7,7 @@ are SQLite's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 
@@ -35,6 +35,16 @@ class Connection(Protocol):
 
 
 Migration = Callable[[Connection], None]
+
+
+def among(column: str, numbers: Collection[int]) -> tuple[str, list[int]]:
+    """Return the condition that ``column`` is one of ``numbers``, of which there is at least one, and its values.
+
+    The number of values is a power of two, so that there are few such statements to prepare.
+    """
+    values = list(numbers)
+    values += values[:1] * ((1 << (len(values) - 1).bit_length()) - len(values))
+    return f"{column} IN ({', '.join('?' * len(values))})", values
 
 
 def upsert(table: str, key: str, rest: str = "") -> str:

@@ -58,6 +58,8 @@ class Engine(Protocol):
     there is none."""
     commits: int
     """Transactions committed since opening."""
+    begun: int
+    """Transactions begun by :meth:`execute` since opening."""
 
     def open(self) -> None:
         """Connect and bring the schema up to date. Raises StoreVersionError, StoreCorrupt or StoreError."""

@@ -257,7 +257,7 @@ class PostgresEngine:
             # The library's message contains the URL, which may have a password.
             raise StoreError("the database's URL is none that PostgreSQL's library understands") from None
         self.name = f"database {known.get('dbname', '')} at {known.get('host', 'localhost')}, schema {schema}"
-        self.commits = 0
+        self.commits = self.begun = 0
         self._url = url
         self._schema = schema
         self._quoted = '"' + schema.replace('"', '""') + '"'
@@ -523,7 +523,7 @@ class PostgresEngine:
         """
         with db.pipeline() as pipeline:
             transaction = _Transaction(db, pipeline)
-            db.execute(self._begin)
+            self._start(db)
             changed = False
             for job in group:
                 transaction.changed = False
@@ -541,7 +541,7 @@ class PostgresEngine:
 
     def _apart(self, db: _Connection, group: list[Job]) -> _Unknown:
         transaction = _Transaction(db)
-        db.execute(self._begin)
+        self._start(db)
         for job in group:
             job.result = job.error = None
             db.execute("SAVEPOINT job")
@@ -558,6 +558,10 @@ class PostgresEngine:
                 db.execute("ROLLBACK TO job")
             db.execute("RELEASE job")
         return self._mark(db)
+
+    def _start(self, db: _Connection) -> None:
+        self.begun += 1
+        db.execute(self._begin)
 
     def _mark(self, db: _Connection) -> _Unknown:
         """Insert the row by which the transaction's outcome can be queried."""

@@ -63,7 +63,7 @@ class SqliteEngine:
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
         self.path = path
         self.name = path.name
-        self.commits = 0
+        self.commits = self.begun = 0
         self.connection: sqlite3.Connection
         self._migrations = tuple(migrations)
         self._application_id = application_id
@@ -239,6 +239,7 @@ class SqliteEngine:
         while True:
             try:
                 self.connection.execute("BEGIN IMMEDIATE")
+                self.begun += 1
                 return
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() >= until:

@@ -132,21 +132,23 @@ class PlacementDriver:
             case m.HeartbeatRequest():
                 self._heartbeat(request, reply)
             case m.ListRangeRequest():
-                self._transact(lambda tx: rules.list_ranges(tx, request), reply)
+                self._transact(lambda tx: rules.list_ranges(tx, request), reply, request.stream_id)
             case m.CreateRangeRequest():
                 # All living servers, each the better of two drawn from the rest; the first R of them get the range.
                 chosen = self._servers.choose(len(self._servers.open())) or []
                 # May use the disk's reserve, as a seal does: without a new range nobody can open, and so read, a stream
                 # that was written to on a full disk.
-                self._transact(lambda tx: rules.create_range(tx, request, chosen), reply, frees=True)
+                made = request.range.stream_id
+                self._transact(lambda tx: rules.create_range(tx, request, chosen), reply, made, frees=True)
             case m.SealRangeRequest(kind=m.SealKind.AT_LEAST):
                 self._promise(request, reply)
             case m.SealRangeRequest():
-                self._transact(lambda tx: rules.seal_range(tx, request), partial(self._sealed, reply), frees=True)
+                sealed = partial(self._sealed, reply)
+                self._transact(lambda tx: rules.seal_range(tx, request), sealed, request.range.stream_id, frees=True)
             case m.CreateStreamRequest():
                 self._transact(lambda tx: rules.create_stream(tx, request.stream), reply)
             case m.DescribeStreamRequest():
-                self._transact(lambda tx: rules.describe_stream(tx, request.stream_id), reply)
+                self._transact(lambda tx: rules.describe_stream(tx, request.stream_id), reply, request.stream_id)
             case m.UpdateStreamRequest():
                 self._transact(lambda tx: rules.update_stream(tx, request.stream), reply)
             case m.DeleteStreamRequest():
@@ -194,10 +196,11 @@ class PlacementDriver:
         self,
         work: Callable[[Transaction], R],
         reply: Callable[[R | m.SystemErrorResponse], None],
+        stream_id: int = -1,
         *,
         frees: bool = False,
     ) -> None:
-        self._state.submit(work, reply, partial(_fail, reply), frees=frees)
+        self._state.submit(work, reply, partial(_fail, reply), stream_id=stream_id, frees=frees)
 
     # --- trims ------------------------------------------------------------------------------------------------------
 

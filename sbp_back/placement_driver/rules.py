@@ -286,10 +286,10 @@ def adopt_server(tx: Transaction, request: m.AdoptServerRequest) -> m.AdoptServe
         if end <= _MAX_INT64:
             ends.setdefault((stream_id, index), end)
     if ends:
-        there = tx.open_ranges_of_server(server_id, min(ends)[0], max(ends)[0])
+        there = tx.ranges_of_server(server_id, min(ends)[0], max(ends)[0], only_open=True)
         _end_adopted(tx, [(row, ends[row.stream_id, row.index]) for row in there if (row.stream_id, row.index) in ends])
     if request.last:
-        _end_adopted(tx, [(row, row.start) for row in tx.open_ranges_of_server(server_id)])
+        _end_adopted(tx, [(row, row.start) for row in tx.ranges_of_server(server_id, only_open=True)])
         tx.adopt_server(server_id, by)
     return m.AdoptServerResponse(server_id=by)
 
@@ -354,7 +354,9 @@ def news(tx: Transaction, server_id: int, limit: int) -> list[m.SealRangeRequest
     Entries that no longer concern the server are dropped: the deletion of a stream covers all else about it.
     """
     requests: list[m.SealRangeRequest | m.TrimStreamRequest] = []
-    for stream_id, index in tx.news_of_server(server_id, limit):
+    queued = tx.news_of_server(server_id, limit)
+    tx.look({stream_id for stream_id, _ in queued})
+    for stream_id, index in queued:
         stream = tx.get_stream(stream_id)
         row = None if index < 0 else tx.get_range(stream_id, index)
         if stream is None or stream.deleted or (index >= 0 and (row is None or row.is_open)):
@@ -379,9 +381,7 @@ def list_ranges(tx: Transaction, request: m.ListRangeRequest) -> m.ListRangeResp
     else:
         rows = []
     servers = tx.get_servers()
-    trim_offsets: dict[int, int] = {}
-    for row in rows:
-        if row.stream_id not in trim_offsets:
-            stream = tx.get_stream(row.stream_id)
-            trim_offsets[row.stream_id] = 0 if stream is None else stream.trim_offset
-    return m.ListRangeResponse(ranges=[_range_info(row, trim_offsets[row.stream_id], servers) for row in rows])
+    tx.look({row.stream_id for row in rows})
+    streams = {row.stream_id: tx.get_stream(row.stream_id) for row in rows}
+    starts = {stream_id: 0 if stream is None else stream.trim_offset for stream_id, stream in streams.items()}
+    return m.ListRangeResponse(ranges=[_range_info(row, starts[row.stream_id], servers) for row in rows])

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from anabranch_kit.errors import StoreError, StoreVersionError
-from anabranch_kit.sql.connection import Connection, upsert
-from anabranch_kit.sql.engine import Engine, Job
+from anabranch_kit.sql.connection import Connection, among, upsert
+from anabranch_kit.sql.engine import Engine, Job, SqlDamaged
 from anabranch_kit.sql.row_sums import make_table
 from anabranch_kit.sql.sqlite import SqliteEngine
 from anabranch_kit.sql.thread import SqlThread
@@ -179,6 +181,7 @@ _RANGE_COLUMNS = (
     "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count, r.document,"
     " r.floor"
 )
+_STREAM_COLUMNS = "stream_id, replica, ack_count, retention_ms, trim_offset, deleted, inside"
 _PUT_STREAM = upsert("streams", "stream_id", "replica ack_count retention_ms trim_offset deleted inside")
 _PUT_RANGE = upsert(
     "ranges",
@@ -199,15 +202,69 @@ _OF_SERVERS = {
 """Tables of what a range server has or has to know, with the columns that identify a row besides the server."""
 
 
-class Transaction:
-    """Reads and changes of one request: the open transaction on the connection of the state's thread, used by one
-    closure. Every method may raise :class:`StateError`.
+_STREAMS_AT_ONCE = 1024
+"""Streams in one statement."""
+
+
+class _Known(Struct):
+    """The rows of one stream: its own, and its ranges by index."""
+
+    stream: StreamRow | None = None
+    ranges: dict[int, RangeRow] = field(default_factory=dict)
+
+
+class Seen(Struct):
+    """Rows that the requests of one transaction have read or written: a thousand of them share four statements.
+
+    It holds for the ``number``-th transaction of the engine and is cleared by whatever undoes changes. ``named``:
+    streams that requests of the group read; whoever reads first reads all of them.
     """
 
-    __slots__ = ("_db",)
+    number: int = -1
+    named: Collection[int] = ()
+    streams: dict[int, _Known] = field(default_factory=dict)
+    servers: dict[int, RangeServerInfo] | None = None
+    adopted: dict[int, int] | None = None
 
-    def __init__(self, connection: Connection) -> None:
+    def clear(self) -> None:
+        self.streams.clear()
+        self.servers = self.adopted = None
+
+
+class Transaction:
+    """Reads and changes of one request: the open transaction on the connection of the state's thread, used by one
+    closure. Rows that it returns are the caller's own. Every method may raise :class:`StateError`.
+    """
+
+    __slots__ = ("_db", "_seen")
+
+    def __init__(self, connection: Connection, seen: Seen | None = None) -> None:
         self._db = connection
+        self._seen = Seen() if seen is None else seen
+
+    def look(self, stream_ids: Collection[int]) -> None:
+        """Read the rows of these streams, in a number of statements that hardly depends on theirs."""
+        seen = self._seen.streams
+        missing = [one for one in stream_ids if one not in seen]
+        for first in range(0, len(missing), _STREAMS_AT_ONCE):
+            part = missing[first : first + _STREAMS_AT_ONCE]
+            condition, values = among("stream_id", part)
+            seen |= {one: _Known() for one in part}
+            for row in self._db.execute(f"SELECT {_STREAM_COLUMNS} FROM streams WHERE {condition}", values):
+                seen[row[0]].stream = StreamRow(*row[:5], bool(row[5]), bool(row[6]))
+            rows = self._db.execute(f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE {condition}", values)
+            servers = self._db.execute(
+                f"SELECT stream_id, range_index, server_id FROM replicas WHERE {condition} ORDER BY position", values
+            )
+            for found in _with_servers(rows, servers):
+                seen[found.stream_id].ranges[found.index] = found
+
+    def _read(self, stream_id: int) -> _Known:
+        """Return the rows of a stream. Changes of them have to be made here, too."""
+        streams = self._seen.streams
+        if stream_id not in streams:
+            self.look({stream_id, *self._seen.named})
+        return streams[stream_id]
 
     def _take(self, counter: str) -> int:
         row = self._db.execute(
@@ -235,15 +292,8 @@ class Transaction:
 
     def get_stream(self, stream_id: int) -> StreamRow | None:
         """Return the stream, also when it is deleted."""
-        row = self._db.execute(
-            "SELECT stream_id, replica, ack_count, retention_ms, trim_offset, deleted, inside FROM streams"
-            " WHERE stream_id = ?",
-            (stream_id,),
-        ).fetchone()
-        if row is None:
-            return None
-        found, replica, ack_count, retention_ms, trim_offset, deleted, inside = row
-        return StreamRow(found, replica, ack_count, retention_ms, trim_offset, bool(deleted), bool(inside))
+        row = self._read(stream_id).stream
+        return None if row is None else replace(row)
 
     def put_stream(self, stream: StreamRow) -> None:
         self._db.execute(
@@ -258,34 +308,24 @@ class Transaction:
                 int(stream.inside),
             ),
         )
-
-    def _ranges(self, rows: list[tuple[Any, ...]]) -> list[RangeRow]:
-        servers: list[tuple[int, int, int]] = []
-        for key in (row[:2] for row in rows):
-            servers += self._db.execute(
-                "SELECT stream_id, range_index, server_id FROM replicas WHERE stream_id = ? AND range_index = ?"
-                " ORDER BY position",
-                key,
-            ).fetchall()
-        return _with_servers(rows, servers)
+        known = self._seen.streams.get(stream.stream_id)
+        if known is not None:
+            known.stream = replace(stream)
 
     def last_range(self, stream_id: int) -> RangeRow | None:
-        rows = self._db.execute(
-            f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index DESC LIMIT 1", (stream_id,)
-        ).fetchall()
-        return self._ranges(rows)[0] if rows else None
+        return self.get_range(stream_id, max(self._read(stream_id).ranges, default=-1))
 
     def get_range(self, stream_id: int, index: int) -> RangeRow | None:
-        rows = self._db.execute(
-            f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? AND range_index = ?", (stream_id, index)
-        ).fetchall()
-        return self._ranges(rows)[0] if rows else None
+        row = self._read(stream_id).ranges.get(index)
+        return None if row is None else replace(row)
+
+    def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
+        """Return the stream's ranges in order of index."""
+        return [replace(row) for _, row in sorted(self._read(stream_id).ranges.items())]
 
     def put_range(self, row: RangeRow) -> None:
         """Insert or replace a range. Only :meth:`adopt_server` changes the servers of a range after its insertion."""
-        known = self._db.execute(
-            "SELECT 1 FROM ranges WHERE stream_id = ? AND range_index = ?", (row.stream_id, row.index)
-        ).fetchone()
+        ranges = self._read(row.stream_id).ranges
         self._db.execute(
             _PUT_RANGE,
             (
@@ -300,42 +340,26 @@ class Transaction:
                 row.floor,
             ),
         )
-        if known is None:
+        if row.index not in ranges:
             for position, server in enumerate(row.server_ids):
                 self._db.execute(
                     "INSERT INTO replicas VALUES (?, ?, ?, ?)", (row.stream_id, row.index, position, server)
                 )
+        ranges[row.index] = replace(row)
 
-    def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
-        """Return the stream's ranges in order of index."""
-        return self._ranges(
-            self._db.execute(
-                f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index", (stream_id,)
-            ).fetchall()
-        )
-
-    def ranges_of_server(self, server_id: int) -> list[RangeRow]:
-        """Return the server's ranges in order of stream, then index."""
-        return self._ranges(
-            self._db.execute(
-                f"SELECT {_RANGE_COLUMNS} FROM replicas JOIN ranges r USING (stream_id, range_index)"
-                " WHERE server_id = ? ORDER BY stream_id, range_index",
-                (server_id,),
-            ).fetchall()
-        )
-
-    def open_ranges_of_server(self, server_id: int, first: int = 0, last: int = LAST_STREAM) -> list[RangeRow]:
-        """Return the server's open ranges of the streams from ``first`` to ``last``, in order of stream."""
+    def ranges_of_server(
+        self, server_id: int, first: int = 0, last: int = LAST_STREAM, *, only_open: bool = False
+    ) -> list[RangeRow]:
+        """Return the server's ranges of the streams from ``first`` to ``last``, in order of stream, then index."""
         there = (
             "FROM replicas mine JOIN ranges r USING (stream_id, range_index) {}"
-            " WHERE mine.server_id = ? AND r.end_offset < 0 AND mine.stream_id BETWEEN ? AND ? ORDER BY stream_id"
+            " WHERE mine.server_id = ? AND mine.stream_id BETWEEN ? AND ?"
+            f"{' AND r.end_offset < 0' if only_open else ''} ORDER BY stream_id, range_index"
         )
         asked = server_id, first, last
-        rows = self._db.execute(f"SELECT {_RANGE_COLUMNS} {there.format('')}", asked).fetchall()
+        rows = self._db.execute(f"SELECT {_RANGE_COLUMNS} {there.format('')}", asked)
         others = there.format("JOIN replicas other USING (stream_id, range_index)")
-        servers = self._db.execute(
-            f"SELECT stream_id, range_index, other.server_id {others}, range_index, other.position", asked
-        ).fetchall()
+        servers = self._db.execute(f"SELECT stream_id, range_index, other.server_id {others}, other.position", asked)
         return _with_servers(rows, servers)
 
     def end_ranges(self, rows: Sequence[RangeRow]) -> None:
@@ -353,6 +377,8 @@ class Transaction:
             "UPDATE streams SET trim_offset = ? WHERE stream_id = ? AND trim_offset > ?",
             [(row.end, row.stream_id, row.end) for row in rows],
         )
+        for row in rows:
+            self._seen.streams.pop(row.stream_id, None)
 
     def adopt_server(self, server_id: int, by: int) -> None:
         """Give all ranges of server ``server_id``, and all it still has to be told, to server ``by``; it never gets
@@ -370,10 +396,13 @@ class Transaction:
         self._db.execute("UPDATE adopted SET by_server = ? WHERE by_server = ?", (by, server_id))
         self._db.execute(_PUT_ADOPTED, (server_id, by))
         self._db.execute("DELETE FROM servers WHERE server_id = ?", (server_id,))
+        self._seen.clear()
 
     def adopted_servers(self) -> dict[int, int]:
         """Return the adopted servers, each with the server that has its ranges now (see :meth:`adopt_server`)."""
-        return dict(self._db.execute("SELECT server_id, by_server FROM adopted"))
+        if self._seen.adopted is None:
+            self._seen.adopted = dict(self._db.execute("SELECT server_id, by_server FROM adopted"))
+        return self._seen.adopted
 
     def drop_ranges(self, stream_id: int, below_index: int | None) -> None:
         # Indexes are int32 on the wire, so 2**31 is above all of them.
@@ -381,6 +410,7 @@ class Transaction:
         bound = 1 << 31 if below_index is None else below_index
         for table in ("ranges", "replicas"):
             self._db.execute(f"DELETE FROM {table} WHERE stream_id = ? AND range_index < ?", (stream_id, bound))
+        self._seen.streams.pop(stream_id, None)
 
     def put_object(self, known: ObjectInfo) -> None:
         """Remember an object of a range; it replaces every known object that has offsets of it."""
@@ -410,11 +440,14 @@ class Transaction:
         self._db.execute("DELETE FROM objects WHERE stream_id = ? AND end_offset <= ?", (stream_id, bound))
 
     def get_servers(self) -> dict[int, RangeServerInfo]:
-        rows = self._db.execute("SELECT server_id, advertise_addr FROM servers")
-        return {server_id: RangeServerInfo(server_id, address) for server_id, address in rows}
+        if self._seen.servers is None:
+            rows = self._db.execute("SELECT server_id, advertise_addr FROM servers")
+            self._seen.servers = {server_id: RangeServerInfo(server_id, address) for server_id, address in rows}
+        return self._seen.servers
 
     def put_server(self, server: RangeServerInfo) -> None:
         self._db.execute(_PUT_SERVER, (server.server_id, server.advertise_addr))
+        self._seen.servers = None
 
     def add_deletion(self, server_id: int, stream_id: int) -> None:
         """Remember that ``server_id`` still has to be told that the stream is gone."""
@@ -473,6 +506,7 @@ class PdState(SqlThread):
         :class:`StateVersionError`.
         """
         super().__init__(engine)
+        self._seen = Seen()
         try:
             engine.open()
         except StoreVersionError as error:
@@ -493,21 +527,41 @@ class PdState(SqlThread):
         done: Callable[[T], None],
         failed: Callable[[StateError], None],
         *,
+        stream_id: int = -1,
         frees: bool = False,
     ) -> None:
         """Run ``work`` atomically; then, on the loop and durably, call ``done`` with its result or ``failed``. Work
-        that ``frees`` room may use the reserve of a full disk.
+        that ``frees`` room may use the reserve of a full disk. The stream that work reads, if it names it, is read
+        together with those of other work.
 
         Submissions take effect and are answered in order. ``work`` runs off the loop and may run more than once, so it
         must touch nothing but the transaction. An exception in ``work`` undoes its changes; one that is no
         :class:`StateError` is a defect and is wrapped into one.
         """
-        job = _Asked(lambda connection: work(Transaction(connection)), False, frees)
-        job.done, job.failed = done, failed
+        job = _Asked(partial(self._run, work), False, frees)
+        job.done, job.failed, job.stream_id = done, failed, stream_id
         try:
             self.put(job)
         except StateError as error:
             failed(error)
+
+    def _execute(self, group: list[Job]) -> SqlDamaged | None:
+        named = {job.stream_id for job in group if isinstance(job, _Asked) and job.stream_id >= 0}
+        self._seen = Seen(named=named)
+        lost = super()._execute(group)
+        self._seen = Seen()
+        return lost
+
+    def _run(self, work: Callable[[Transaction], T], connection: Connection) -> T:
+        seen = self._seen
+        if seen.number != self.engine.begun:
+            seen.clear()
+            seen.number = self.engine.begun
+        try:
+            return work(Transaction(connection, seen))
+        except BaseException:
+            seen.clear()  # it may be undone alone
+            raise
 
     def _translate_error(self, error: Exception) -> Exception:
         told = super()._translate_error(error)
@@ -518,10 +572,11 @@ class PdState(SqlThread):
 
 
 class _Asked(Job):
-    __slots__ = ("done", "failed")
+    __slots__ = ("done", "failed", "stream_id")
 
     done: Callable[[Any], None]
     failed: Callable[[StateError], None]
+    stream_id: int
 
     def give(self) -> None:
         if self.error is None:

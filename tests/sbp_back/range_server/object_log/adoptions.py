@@ -108,9 +108,9 @@ class Tables:
     def adopted_servers(self) -> dict[int, int]:
         return self.adopted
 
-    def open_ranges_of_server(self, server_id: int, first: int = 0, last: int = PARTITIONS) -> list[Row]:
+    def ranges_of_server(self, server_id: int, first: int = 0, last: int = PARTITIONS, *, only_open: bool) -> list[Row]:
         rows = [rows[-1] for partition, rows in self.rows.items() if rows and first <= partition <= last]
-        return [row for row in rows if row.is_open and row.server == server_id]
+        return [row for row in rows if row.is_open >= only_open and row.server == server_id]
 
     def end_ranges(self, rows: Sequence[Row]) -> None:
         """They are the rows themselves."""
