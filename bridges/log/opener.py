@@ -18,6 +18,7 @@ import structlog
 
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
 from bridges.log.rebuilding import Rebuilder
+from bridges.log.state.stream_rows import Gathered
 from sbp_back.errors import ErrorCode, FencedError, SbpError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Opener:
     def __init__(self, logs: Logs, owners: Ownership, before_opening: BeforeOpening | None) -> None:
         self._client = logs.client
         self._owners = owners
-        self._stores = logs.stores
+        self._reloads = Gathered(logs.stores.reload)
         self._rebuilder = Rebuilder(logs)
         self._concurrency = logs.options.open_concurrency
         self._tasks = logs.finishing
@@ -150,7 +151,7 @@ class Opener:
                 writer = await self._take(log)
                 self._taken.add(self._slot(log), log, writer.epoch)
                 # No other node can append any more, so no other node changes the stream's rows in the database either.
-                await self._stores.reload(log.stream_id)
+                await self._reloads.read(log.stream_id)
                 async with self._rebuilds_from(writer.servers):
                     rebuilt = await self._rebuilder.rebuild(log, writer)
                     if self._before_opening is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -37,9 +38,10 @@ class Stores(Struct, frozen=True):
     def _in_memory(self) -> tuple[KnownRows[Any], ...]:
         return self.starts, self.byte_starts, self.skips, self.cleaned
 
-    async def reload(self, stream_id: int) -> None:
-        """Read a stream's rows again if another node may have changed them. Raises an error of the database."""
-        await asyncio.gather(*(rows.reload([stream_id]) for rows in self._in_memory if rows.shared))
+    async def reload(self, streams: Collection[int]) -> dict[int, None]:
+        """Read the rows of ``streams`` again if other nodes may have changed them. Raises an error of the database."""
+        await asyncio.gather(*(rows.reload(streams) for rows in self._in_memory if rows.shared))
+        return {}
 
     def drop(self, stream_id: int) -> None:
         """Forget a stream whose rows were deleted with its topic."""

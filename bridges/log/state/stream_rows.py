@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
+from anabranch_kit.run.shared import SharedWorks
+from anabranch_kit.sql.connection import among
 from bridges.catalog.database.sql import Connection, Database
 
 V = TypeVar("V")
+
+
+class Gathered(Generic[V]):
+    """Reads of streams' rows: those that are wanted while a read is under way share the next one, because partitions
+    are opened in large numbers. ``read`` returns what streams have."""
+
+    __slots__ = ("_number", "_read", "_streams", "_works")
+
+    def __init__(self, read: Callable[[Collection[int]], Awaitable[Mapping[int, V]]]) -> None:
+        self._read = read
+        self._works: SharedWorks[int, Mapping[int, V]] = SharedWorks()
+        # The streams of the next read, and its number.
+        self._streams: list[int] = []
+        self._number = 0
+
+    async def read(self, stream_id: int) -> V | None:
+        """Return what a stream has, as it is after this call; None if it has nothing. Raises the errors of ``read``."""
+        number = self._number
+        self._streams.append(stream_id)
+        return (await self._works.wait(number, partial(self._next, number))).get(stream_id)
+
+    async def _next(self, number: int) -> Mapping[int, V]:
+        await self._works.await_end(number - 1)
+        streams, self._streams = self._streams, []
+        self._number += 1
+        return await self._read(streams)
 
 
 class StreamRows:
@@ -74,10 +103,8 @@ class KnownRows(StreamRows, Generic[V]):
         database."""
         if self._db is None or not streams:
             return
-        query = (
-            f"SELECT stream_id, {', '.join(self.columns)} FROM {self.table} "
-            f"WHERE stream_id IN ({', '.join(map(str, streams))})"
-        )
+        condition, values = among("stream_id", streams)
+        query = f"SELECT stream_id, {', '.join(self.columns)} FROM {self.table} WHERE {condition}"
 
         def take(rows: list[Any]) -> None:
             for stream_id in streams:
@@ -85,7 +112,7 @@ class KnownRows(StreamRows, Generic[V]):
             for stream_id, *row in rows:
                 self._known[stream_id] = self._with_row(stream_id, row)
 
-        await self._db.run(lambda connection: connection.execute(query).fetchall(), then=take)
+        await self._db.run(lambda connection: connection.execute(query, values).fetchall(), then=take)
 
     def _with_row(self, stream_id: int, row: Sequence[int]) -> V:
         """Return a stream's value with one more of its rows."""

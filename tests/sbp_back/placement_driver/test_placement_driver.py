@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.sql.connection import Connection, Cursor
+from anabranch_kit.sql.engine import Job, Refuse
 from anabranch_kit.sql.sqlite import SqliteEngine
-from sbp_back.errors import ConnectionLost, ErrorCode
+from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
-from sbp_back.placement_driver.state import StateError, StateVersionError, Transaction
+from sbp_back.placement_driver.state import Seen, StateError, StateVersionError, Transaction
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
 from tests.databases import on_each_engine, pd_state
@@ -684,9 +685,11 @@ class Counting:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.statements = 0
+        self.reads = 0
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor:
         self.statements += 1
+        self.reads += statement.startswith("SELECT")
         return self.connection.execute(statement, values)
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> Cursor:
@@ -714,6 +717,79 @@ async def test_very_many_ranges_are_adopted_in_as_many_statements_as_few(bench: 
         ends = [(await bench.ranges(stream_id))[0].end for stream_id in streams]
         assert ends == [4] * (ranges - 1) + [0]
     assert asked[0] == asked[1]
+
+
+@on_each_engine
+async def test_very_many_streams_are_opened_by_as_many_reads_as_few(bench: Bench) -> None:
+    """A topic's partitions are opened together, and each read is a way to the database and back."""
+    await bench.servers(1)
+    reads: list[int] = []
+    for count in (3, 60):
+        streams = [await bench.stream() for _ in range(count)]
+
+        def open_all(tx: Any, streams: Sequence[int] = streams) -> int:
+            counting = Counting(tx._db)
+            shared = Seen(named=streams)
+            for stream_id in streams:
+                opened = Transaction(counting, shared)
+                assert rules.describe_stream(opened, stream_id).status.ok
+                assert not rules.list_ranges(opened, m.ListRangeRequest(stream_id=stream_id)).ranges
+                made = rules.create_range(opened, m.CreateRangeRequest(m.RangeInfo(stream_id, 1, 0, 0)), [0])
+                assert made.status.ok
+            return counting.reads
+
+        reads.append(await bench.state_of(open_all))
+        for stream_id in streams:
+            assert [one.epoch for one in await bench.ranges(stream_id)] == [1]
+    assert reads[0] == reads[1]
+
+
+@on_each_engine
+async def test_what_a_failed_request_has_changed_is_not_seen_by_those_of_its_transaction(bench: Bench) -> None:
+    stream_id = await bench.stream()
+
+    def fail(tx: Transaction) -> None:
+        row = tx.get_stream(stream_id)
+        assert row is not None
+        row.deleted = True
+        tx.put_stream(row)
+        raise StateError("after a change")
+
+    queued = threading.Event()
+    held = asyncio.ensure_future(bench.state_of(lambda tx: queued.wait() and None))
+    failed = asyncio.ensure_future(bench.state_of(fail))
+    described = asyncio.ensure_future(bench.call(m.DescribeStreamRequest(stream_id)))
+    await asyncio.sleep(0)
+    queued.set()  # the two wait for one transaction
+    assert (await described).status.ok
+    await held
+    with pytest.raises(SbpError):
+        await failed
+
+
+async def test_what_an_undone_transaction_has_changed_is_not_seen_when_it_is_repeated(bench: Bench) -> None:
+    """A transaction that conflicts with another one, or has found the disk full, runs again."""
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    engine = bench.state.engine
+    execute = engine.execute
+    undone: list[Job] = []
+
+    def execute_twice(group: list[Job], refuse: Refuse) -> None:
+        if not undone:
+            undone.extend(group)
+            connection = engine.connection
+            connection.execute("BEGIN IMMEDIATE")
+            engine.begun += 1
+            for job in group:
+                job.fn(connection)
+            connection.execute("ROLLBACK")
+        execute(group, refuse)
+
+    engine.execute = execute_twice  # type: ignore[method-assign]
+    assert (await bench.create(stream_id, 1, 0, 0)).status.ok
+    assert undone
+    assert [one.index for one in await bench.ranges(stream_id)] == [0]
 
 
 @on_each_engine
