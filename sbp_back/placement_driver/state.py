@@ -250,8 +250,10 @@ class Transaction:
             part = missing[first : first + _STREAMS_AT_ONCE]
             condition, values = among("stream_id", part)
             seen |= {one: _Known() for one in part}
-            for row in self._db.execute(f"SELECT {_STREAM_COLUMNS} FROM streams WHERE {condition}", values):
-                seen[row[0]].stream = StreamRow(*row[:5], bool(row[5]), bool(row[6]))
+            streams = self._db.execute(f"SELECT {_STREAM_COLUMNS} FROM streams WHERE {condition}", values)
+            for one, replica, acks, retention_ms, start, deleted, inside in streams:
+                row = StreamRow(one, replica, acks, retention_ms, start, bool(deleted), bool(inside))
+                seen[one].stream = row
             rows = self._db.execute(f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE {condition}", values)
             servers = self._db.execute(
                 f"SELECT stream_id, range_index, server_id FROM replicas WHERE {condition} ORDER BY position", values
