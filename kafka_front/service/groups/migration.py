@@ -21,6 +21,10 @@ from kafka_front.service.groups.classic.group import Group, GroupState, Member
 from kafka_front.service.groups.consumer.group import NOTHING, ClassicPart, ConsumerGroup, ConsumerMember, Partitions
 from kafka_front.service.groups.topic_index import TopicIndex
 
+_WITHOUT_DATA = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+"""Assignors of every client library, whose members need their partitions alone. Yet the sticky ones of librdkafka and
+sarama send their state along with assignments, so Apache Kafka refuses to convert their groups."""
+
 
 def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
     """Return the KIP-848 group that a classic one becomes. Raises ValueError, with a sentence for people, if it
@@ -36,7 +40,7 @@ def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
         try:
             reads = subscribed_topics(member.protocols[name])
             assigned = _by_id(assigned_partitions(member.assignment), topics, upgrade)
-            is_custom = has_user_data(member.assignment)
+            is_custom = name not in _WITHOUT_DATA and has_user_data(member.assignment)
         except EmbeddedFormatError as error:
             raise ValueError(f"what a member says of itself cannot be read: {error}") from error
         if is_custom:

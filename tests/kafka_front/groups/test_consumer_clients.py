@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewPart
 
 from tests.conftest import NodeFactory
 from tests.kafka_front.groups.test_group_clients import (
+    ALL,
     PARTITIONS,
     Reader,
     make_topic,
@@ -128,7 +129,10 @@ def test_a_new_topic_that_matches_and_new_partitions_are_read(quick_node: NodePr
 def test_a_group_changes_its_kind_while_members_run(quick_node: NodeProcess, stack: ExitStack, strategy: str) -> None:
     topic, group = make_topic(quick_node), unique("group")
     classic = {"partition_assignment_strategy": strategy}
-    one, two = (stack.enter_context(closing(Reader(quick_node, group, topic, **classic))) for _ in range(2))
+    one = stack.enter_context(closing(Reader(quick_node, group, topic, **classic)))
+    # In a second generation librdkafka's sticky assignor sends data along with the assignments.
+    until(lambda: one.partitions == ALL, one)
+    two = stack.enter_context(closing(Reader(quick_node, group, topic, **classic)))
     read_next(quick_node, group, topic, 0, one, two)
     assert kind(quick_node, group) == Kind.CLASSIC
     three = stack.enter_context(closing(ConsumerReader(quick_node, group, topic)))

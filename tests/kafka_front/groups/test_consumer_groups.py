@@ -482,13 +482,25 @@ def test_a_group_that_is_none_of_consumers_is_not_upgraded(lab: ConsumerLab) -> 
 
 def test_a_group_whose_assignor_gives_data_of_its_own_is_not_upgraded(lab: ConsumerLab) -> None:
     mixed = Mixed(lab, owned=False)
-    old = mixed.join()
+    old = mixed.join(protocols=(("stream", subscription("t")),))
     streams = assignment({"t": [0, 1]})[:-4] + b"\0\0\0\1d"
     assert mixed.sync(old, {old.member_id: streams}) == [0, 1]
     refused = lab.join("new", "t")
     assert (refused.error, "data of its own" in str(refused.message)) == (codes.GROUP_ID_NOT_FOUND, True)
     assert code_of(mixed.heartbeat, old) == codes.NONE
     assert lab.directory.classic[GROUP].members[old.member_id].assignment == streams
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_data_that_a_standard_assignor_sends_along_does_not_keep_a_group_classic(
+    lab: ConsumerLab, strategy: str
+) -> None:
+    """librdkafka's leader returns what a member knows of the last generation, with its partitions."""
+    mixed = Mixed(lab, owned=False)
+    old = mixed.join(protocols=((strategy, subscription("t")),))
+    assert mixed.sync(old, {old.member_id: assignment({"t": [0, 1]})[:-4] + b"\0\0\0\1d"}) == [0, 1]
+    assert lab.join("new", "t").error == codes.NONE
+    assert code_of(mixed.heartbeat, old) == codes.REBALANCE_IN_PROGRESS
 
 
 @pytest.mark.parametrize("policy", ["bidirectional", "upgrade", "downgrade", "disabled"])

@@ -12,7 +12,7 @@ from typing import Any
 import aiokafka
 import kafka
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import ConsumerGroupState as State
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -80,7 +80,11 @@ class Reader:
 
     def poll(self) -> None:
         message = self.consumer.poll(0.05)
-        if message is not None and message.error() is None:
+        if message is None:
+            return
+        error = message.error()
+        assert error is None or error.code() != KafkaError._FATAL, error
+        if error is None:
             self.values.append(int(message.value()))
 
     def commit(self) -> None:
