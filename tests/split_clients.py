@@ -102,7 +102,11 @@ class Readers:
             consumer.close()
 
     def _ydb(self, consumer: str, knows_splits: bool, reading: Reading) -> None:
-        """``knows_splits``: otherwise parts come when all of what they were split from is confirmed."""
+        """``knows_splits``: otherwise parts come when all of what they were split from is confirmed.
+
+        What is confirmed never comes again. A node that ends before it says so may not have stored it.
+        """
+        doubtful: set[tuple[int, str]] = set()
         with ydb.Driver(endpoint=f"grpc://{self._node.ydb}", database="/local") as driver:
             driver.wait(timeout=PATIENCE, fail_fast=True)
             with driver.topic_client.reader(self._topic, consumer, auto_partitioning_support=knows_splits) as reader:
@@ -111,9 +115,15 @@ class Readers:
                         batch = reader.receive_batch(timeout=0.2)
                     except TimeoutError:
                         continue
-                    if batch is not None:
-                        reading.found += [(one.partition_id, one.data.decode()) for one in batch.messages]
-                        reader.commit(batch)
+                    if batch is None:
+                        continue
+                    values = [(one.partition_id, one.data.decode()) for one in batch.messages]
+                    reading.found += [one for one in values if one not in doubtful]
+                    doubtful.difference_update(values)
+                    try:
+                        reader.commit_with_ack(batch, PATIENCE)
+                    except ydb.TopicReaderPartitionExpiredError:
+                        doubtful.update(values)
 
     def _pravega(self, reading: Reading) -> None:
         streams = StreamManager(f"tcp://{self._node.addresses['pravega']}")
