@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from bridges.catalog.topics.topic import Beside
 from bridges.cluster.at_owner import at_owner, find_owner, patiently
-from bridges.errors import NotOwner, PeerUnreachable
+from bridges.errors import NotOwner
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
@@ -86,9 +86,10 @@ class Owners:
             raise NotOwner(what, owner.node_id)
 
     async def find_reachable(self, slot: int) -> Member | None:
-        """Return the owner of a slot once it has just answered; None if it is this node. Rust's client asks once where
-        a segment is and retries there for ever, so it must not get the address of a node that has just stopped. After
-        :data:`PATIENCE_S`, return the owner that this node knows."""
+        """Return the owner of a slot once it has just answered; None if it is this node, or for a negative slot, which
+        nobody has. Rust's client asks once where a segment is and retries there for ever, so it must not get the
+        address of a node that has just stopped. Raises NotOwner or PeerUnreachable, which clients retry, after
+        :data:`PATIENCE_S`."""
 
         async def here() -> None:
             return None
@@ -97,10 +98,9 @@ class Owners:
             await self._peers.ask(owner, _ALIVE, _Alive(), _Alive, _ANSWER_S)
             return owner
 
-        try:
-            return await at_owner(self._owners, lambda: slot, here, probe, PATIENCE_S if slot >= 0 else 0)
-        except (NotOwner, PeerUnreachable):
-            return self._owners.owner(slot)
+        if slot < 0:
+            return None
+        return await at_owner(self._owners, lambda: slot, here, probe, PATIENCE_S)
 
     def address(self, member: Member, listener: str) -> tuple[str, int] | None:
         """Return the address for clients of another node's listener; None if it has no listener of that name."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
+import grpc
 import pytest
 from pravega_client import StreamManager, StreamReader
 
@@ -85,8 +86,16 @@ def owners(controller: ControllerClient, name: str) -> dict[int, str]:
 
 
 def place(controller: ControllerClient, name: str, segment: int) -> str:
-    told = controller.getURI(streamInfo=stream(SCOPE, name), segmentId=segment)
-    return f"{told.endpoint}:{told.port}"
+    """As clients find it, who ask again while its owner does not answer."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            told = controller.getURI(streamInfo=stream(SCOPE, name), segmentId=segment)
+        except grpc.RpcError as refused:
+            if refused.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                raise
+        else:
+            return f"{told.endpoint}:{told.port}"
 
 
 def make(controller: ControllerClient, name: str, segments: int = SEGMENTS) -> None:

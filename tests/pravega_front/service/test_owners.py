@@ -138,6 +138,18 @@ async def clients_are_led_to_who_answers(made: ModuleType) -> None:
     assert await number(found.find_reachable(3)) is None, "nobody has to ask this node"
 
 
+async def nobody_is_led_to_who_does_not_answer(made: ModuleType) -> None:
+    """The wheel would try there for as long as that node is away, however soon the segment has another owner."""
+    found, cluster, _ = lab(made, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "PATIENCE_S", NEXT_S)
+        with pytest.raises(PeerUnreachable):
+            await found.find_reachable(3)
+        cluster.has = 0
+        with pytest.raises(NotOwner):
+            await found.find_reachable(3)
+
+
 async def what_lies_beside_is_this_nodes(made: ModuleType) -> None:
     found, cluster, _ = lab(made, 1)
     mine = {3, 17}
@@ -156,13 +168,14 @@ OWNERS: list[Scenario] = [
     what_another_has_is_refused_with_its_name,
     of_what_is_gone_nobody_is_waited_for,
     clients_are_led_to_who_answers,
+    nobody_is_led_to_who_does_not_answer,
     what_lies_beside_is_this_nodes,
 ]
 WITHOUT = {
     "which other": ("raise NotOwner(what, owner.node_id)", "raise NotOwner(what, -1)"),
     "whose it is": ("if owner is not None:", "if False:"),
-    "what is gone": ("PATIENCE_S if slot >= 0 else 0", "PATIENCE_S", "find_reachable"),
-    "what is gone here": ("PATIENCE_S if slot >= 0 else 0", "PATIENCE_S", "require"),
+    "what is gone": ("if slot < 0:", "if False:"),
+    "what is gone here": ("PATIENCE_S if slot >= 0 else 0", "PATIENCE_S"),
     "who answers": ("await self._peers.ask(owner, _ALIVE, _Alive(), _Alive, _ANSWER_S)", "pass"),
     "it is this node's": ("self._owners.is_mine(self._owners.slot_of_key(_NAMED, key))", "True"),
     "the same slot": ('f"{_NAMED}\\0{key}"', 'f"{_NAMED}{key}"'),
