@@ -36,6 +36,7 @@ from bridges.node.settings.config import Settings
 from bridges.node.storage import backend
 from bridges.node.storage.data_dir import write_ready_file
 from bridges.node.workers.worker import Worker
+from bridges.version import VERSION, find_commit
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget
@@ -153,7 +154,14 @@ class Node(Life):
             await self.stop(drain=False)
             raise
         self.begin_serving()
-        _log.info("serving", node_id=self.settings.node.id, cluster_id=self.catalog.cluster_id, **told)
+        _log.info(
+            "serving",
+            version=VERSION,
+            commit=find_commit(),
+            node_id=self.settings.node.id,
+            cluster_id=self.catalog.cluster_id,
+            **told,
+        )
 
     def _plan(self) -> Plan:
         """Return the plan of all floors. Raises SettingsError."""

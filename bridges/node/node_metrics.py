@@ -28,7 +28,7 @@ from bridges.cluster.slots import ANY
 from bridges.log.compaction.cleaner import STATES
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
 from bridges.node.process.log_limit import LOG_LIMIT
-from bridges.version import VERSION
+from bridges.version import VERSION, find_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -187,9 +187,13 @@ def _started() -> float:
 def process_metrics() -> Iterator[Metric]:
     """Yield metrics that every process has."""
     build = gauge(
-        "anabranch_build_info", "Always 1; the labels are the versions of Anabranch and Python.", "version", "python"
+        "anabranch_build_info",
+        "Always 1; the labels are the versions of Anabranch and Python, and the commit of Anabranch.",
+        "version",
+        "python",
+        "commit",
     )
-    build.add_metric([VERSION, platform.python_version()], 1)
+    build.add_metric([VERSION, platform.python_version(), find_commit() or ""], 1)
     yield build
     with suppress(OSError):  # no /proc
         yield value("anabranch_start_time_seconds", "Start time of the process, in seconds since 1970.", _started())

@@ -20,6 +20,7 @@ from bridges.node.settings.sections import SettingsError
 from bridges.node.settings.tls import Tls
 from bridges.node.storage import backend
 from bridges.node.storage.data_dir import write_ready_file
+from bridges.version import VERSION, find_commit
 from sbp_back.client.leader import pd_carrier
 from sbp_back.placement_driver.driver import PlacementDriverOptions
 from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
@@ -89,7 +90,13 @@ class _Process(Life):
             raise
         self.begin_serving()
         self._looking = asyncio.create_task(self._look_at_directory(), name="data directory")
-        _log.info("serving", kind=self.kind, **{name: str(address) for name, address in self.addresses.items()})
+        _log.info(
+            "serving",
+            kind=self.kind,
+            version=VERSION,
+            commit=find_commit(),
+            **{name: str(address) for name, address in self.addresses.items()},
+        )
 
     async def stop(self) -> None:
         """Finish requests in progress, for a limited time, and stop. Idempotent."""

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridges.version import VERSION
+from bridges.version import VERSION, find_commit, version_line
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from tests.node_process import NodeProcess
@@ -313,7 +313,7 @@ def test_metrics(one: NodeProcess) -> None:
     http = (("front", "http"),)
     assert found["anabranch_connections", http] == 1, "the one that asks"
     assert found["anabranch_connections_opened_total", http] > 1
-    build = (("python", platform.python_version()), ("version", VERSION))
+    build = (("commit", find_commit() or ""), ("python", platform.python_version()), ("version", VERSION))
     assert found["anabranch_build_info", build] == 1
     assert 0 <= time.time() - found["anabranch_start_time_seconds", ()] < 600
     assert found["anabranch_store_append_bytes_total", ()] > 0
@@ -431,8 +431,9 @@ def test_config_shows_values_and_origins(tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    assert run("version").stdout.decode() == run("--version").stdout.decode() == f"anabranch {VERSION}\n"
-    assert json.loads(run("version", "--json").stdout)["version"] == VERSION
+    assert run("version").stdout.decode() == run("--version").stdout.decode() == f"{version_line()}\n"
+    found = json.loads(run("version", "--json").stdout)
+    assert (found["version"], found["commit"]) == (VERSION, find_commit())
 
 
 def test_sigterm_finishes_what_is_in_flight_and_removes_the_ready_file(
