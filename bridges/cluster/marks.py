@@ -185,9 +185,9 @@ class Marks:
         """Write a mark into the directory. Blocks. Raises OSError."""
         write_file_durably(Files(), self._path, [msgspec.json.encode((self._cluster_id, mark))])
 
-    def accept(self, connection: Connection) -> None:
+    def accept(self, connection: Connection, ahead: int = _AHEAD) -> None:
         """Raise the database's numbers above all that may have been given out: the loaded marks, and those seen by
-        other nodes.
+        other nodes. ``ahead``: how many epochs may have been given out without a trace.
 
         To be called while no node of the cluster runs; the caller removes all members. :meth:`begin_anew` follows.
         """
@@ -196,7 +196,7 @@ class Marks:
             known = known.joined(mark.totals)
         version, starts, epoch = msgspec.structs.astuple(known)
         advance(connection, "next_mark", version - now.version + _AHEAD)
-        advance(connection, "next_epoch", epoch - now.epoch + _AHEAD)
+        advance(connection, "next_epoch", epoch - now.epoch + ahead)
         advance(connection, "next_producer_id", _PRODUCERS_AHEAD)
         connection.execute("UPDATE cluster_state SET next_start = ?", (starts + _AHEAD,))
 

@@ -44,6 +44,8 @@ _COMMANDS = {
     "consume": ("topics.tail", "Print records of a topic, from anywhere, in any format; as tail."),
     "tail": ("topics.tail", "Print records of a topic."),
     "accept-data-loss": ("servers.accept_data_loss", "Accept the loss of damaged data, so that a node can start."),
+    "backup": ("servers.backup:backup", "Copy the data directory of a node, which may serve meanwhile."),
+    "restore": ("servers.backup:restore", "Make a data directory of a backup."),
     "api": ("api", "Send a request to the node's JSON interface."),
     "top": ("nodes.top", "Show a node's activity, refreshed in place."),
     "doctor": ("nodes.doctor", "Check this installation and suggest remedies."),

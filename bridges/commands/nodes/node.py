@@ -41,6 +41,8 @@ def status(client: NodeClient) -> None:
         "groups",
     ):
         click.echo(f"{key.replace('_', ' '):<11} {found[key]}")
+    if found["restored"]:
+        click.echo(f"restored    {found['restored']['restored']} from a backup of {found['restored']['backup_taken']}")
     for name, address in sorted(found["listeners"].items()):
         click.echo(f"listens     {name} {address}")
     click.echo()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.address import Address
@@ -90,7 +90,10 @@ async def ground(plan: Plan) -> AsyncIterator[Ground]:
             elif worker is not None:
                 await db.run(identify)
             await db.changes.begin()
-            yield Ground(directory, db, budget, tls, tickets)
+            restored = directory.read_restored()
+            if restored is not None:
+                _log.info("this data directory was restored from a backup", **to_builtins(restored))
+            yield Ground(directory, db, budget, tls, tickets, restored)
         finally:
             await plan.life.step("following other nodes", db.changes.close())
             await plan.life.step("closing the database", db.close())

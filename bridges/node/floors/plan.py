@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bridges.node.listening import Listening
     from bridges.node.settings.config import Settings
     from bridges.node.settings.tls import Tls
-    from bridges.node.storage.data_dir import DataDirectory
+    from bridges.node.storage.data_dir import DataDirectory, Restored
     from bridges.node.workers.worker import Worker
 
 _log = structlog.get_logger("anabranch.node")
@@ -130,10 +130,13 @@ class Plan(Struct, frozen=True):
 
 
 class Ground(Struct, frozen=True):
-    """The ground floor: the data directory, the database with all tables, the memory budget, and TLS and tickets."""
+    """The ground floor: the data directory, the database with all tables, the memory budget, TLS and tickets, and
+    when the directory was restored from a backup.
+    """
 
     directory: DataDirectory
     db: Database
     budget: MemoryBudget
     tls: Tls
     tickets: TicketOffice | None
+    restored: Restored | None

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import to_builtins
 
 from anabranch_kit.net.address import Address
 from bridges.catalog.topics.config import node_config_of
@@ -28,13 +29,14 @@ from bridges.node.floors.upkeep import upkeep
 from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace
 from bridges.node.listening import CLUSTER, CONSOLE
 from bridges.node.storage import backend
-from bridges.version import VERSION
+from bridges.version import VERSION, find_commit
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from bridges.node.floors.by_itself import ByItself
     from bridges.node.floors.plan import Ground, Plan
+    from bridges.node.storage.data_dir import Restored
 
 _OWNERS_S = 10.0
 """Seconds for which a node that joins a cluster waits until every slot has an owner."""
@@ -73,7 +75,7 @@ def _show(
     most = settings.limits.history_bytes
     return Host(
         life=plan.life,
-        describe=partial(_describe, plan, metadata.catalog.cluster_id),
+        describe=partial(_describe, plan, metadata.catalog.cluster_id, ground.restored),
         not_promised=[(limit.sentence, limit.chosen) for limit in promises.of_node(settings.sbp)],
         static_config=plan.static_config,
         batch_inflated_bytes=settings.limits.batch_inflated_bytes,
@@ -104,10 +106,11 @@ def _show(
     )
 
 
-def _describe(plan: Plan, cluster_id: str) -> dict[str, object]:
+def _describe(plan: Plan, cluster_id: str, restored: Restored | None) -> dict[str, object]:
     served_ms = plan.life.served_ms
     return {
         "version": VERSION,
+        "commit": find_commit(),
         "pid": os.getpid(),
         "node_id": plan.settings.node.id,
         "cluster_id": cluster_id,
@@ -115,6 +118,7 @@ def _describe(plan: Plan, cluster_id: str) -> dict[str, object]:
         "uptime_ms": max(0, time.time_ns() // 1_000_000 - served_ms) if served_ms else 0,
         "data_dir": str(plan.settings.data_dir),
         "durability": plan.settings.sbp.durability,
+        "restored": to_builtins(restored),
     }
 
 
@@ -313,7 +317,7 @@ async def _drain(below: Floors) -> None:
     named = {front.name: front.drain() for front in plan.fronts} | {CLUSTER: below.place.peers.drain()}
     drains = asyncio.gather(*named.values(), return_exceptions=True)
     if not await plan.life.unless_hurried(drains, plan.drain_s):
-        _log.warning("requests in flight were given up", waited_up_to_seconds=plan.drain_s)
+        _log.warning("the stop gave up requests in flight", waited_up_to_seconds=plan.drain_s)
         return
     for name, error in zip(named, drains.result(), strict=True):
         if isinstance(error, BaseException):

@@ -7,12 +7,26 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
 from anabranch_kit.disk.files import Files, make_directories
 from anabranch_kit.disk.held import HeldFile
 from anabranch_kit.errors import StoreError, StoreLocked
 
 DATABASE = "node.db"
 """Name of the file with the metadata."""
+BACKUP = "backup.json"
+"""Name of the file that makes a directory a backup, or a half restored one (bridges/node/storage/backup.py)."""
+RESTORED = "restored.json"
+"""Name of the file in a directory that was restored from a backup."""
+
+
+class Restored(Struct):
+    """When the backup of a restored directory was taken, and when it was restored, in UTC."""
+
+    backup_taken: str
+    restored: str
 
 
 class DataDirectory:
@@ -45,6 +59,15 @@ class DataDirectory:
     def is_held(self) -> bool:
         """Return whether the directory is still the one that was locked: an operator may have removed it."""
         return self._lock.is_there()
+
+    def read_restored(self) -> Restored | None:
+        """Return when the directory was restored from a backup, None if it never was. Raises StoreError, OSError."""
+        try:
+            return msgspec.json.decode((self.path / RESTORED).read_bytes(), type=Restored)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise StoreError(f"{self.path / RESTORED} is damaged: {error}; remove it") from error
 
     def release(self) -> None:
         """Release the lock."""

@@ -15,7 +15,7 @@ from bridges.catalog.database.counters import identify
 from bridges.catalog.database.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
 from bridges.catalog.database.sql import Connection, Database, DatabaseError
 from bridges.node.settings.config import Settings
-from bridges.node.storage.data_dir import DataDirectory, write_file
+from bridges.node.storage.data_dir import BACKUP, DataDirectory, write_file
 from bridges.node.workers.worker import Worker
 
 Admit = Callable[[Connection, int], None]
@@ -36,8 +36,13 @@ def engine_of(
     """Return the engine of the node's database, not yet open.
 
     A ``second`` engine, in a process that has opened one already, is for transactions that lock the rows they decide
-    by. Raises StoreError if the directory has the metadata of a node outside of a cluster.
+    by. Raises StoreError if the directory has the metadata of a node outside of a cluster, or is a backup.
     """
+    if (directory.path / BACKUP).exists():
+        raise StoreError(
+            f"{directory.path} is a backup, or was not restored to the end: 'anabranch restore BACKUP --data DIR' "
+            "makes a data directory of a backup, in an empty one"
+        )
     if directory.database.exists() and directory.cluster.exists():
         raise StoreError(
             f"{directory.path} is on its way into cluster {told_by(directory.cluster)}: run 'anabranch "

@@ -29,7 +29,7 @@ from sbp_back.range_server.object_log.ownership.logs import Logs
 from sbp_back.range_server.object_log.range_objects.moved import go_back
 from sbp_back.range_server.store.options import MOVED
 
-_STREAMS_AHEAD = 100_000
+STREAMS_AHEAD = 100_000
 """Ids of streams and range servers to skip. They may have been given out, and a stream with a reused id would find the
 objects of another topic in the bucket.
 """
@@ -79,7 +79,7 @@ async def accept(settings: Settings) -> None:
         try:
             await driver.run(partial(_require_logs, settings))
             await (_accept_in_cluster(settings, db, marks) if url else db.run(marks.accept))
-            await driver.run(lambda connection: skip_numbers(connection, _STREAMS_AHEAD))
+            await driver.run(lambda connection: skip_numbers(connection, STREAMS_AHEAD))
             await asyncio.to_thread(_open_disks, settings, directory)
         finally:
             await driver.close()
