@@ -11,7 +11,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc) + 2 )))
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test test-all lint types unit thorough lock matrix console-hour demo torture soak hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
+.PHONY: serve test test-all lint types unit thorough lock matrix console-hour demo torture soak hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup installed lowest image clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -54,7 +54,17 @@ thorough: export PYTHONDONTWRITEBYTECODE :=
 thorough: $(VENV)/.dev  ## all tests, and those that draw what they try look twenty times as far: for a night
 	ANBR_POWER_IMAGES=15000 $(BIN)/pytest $(BESIDE) -m $(EVERY) --hypothesis-profile=thorough --timeout=36000 $(PYTEST)
 
-setup: $(VENV)/.dev  ## the virtual environment with everything that tests need
+setup: $(VENV)/.examples  ## the clients of the README's examples, in the virtual environment
+
+installed: ## the wheel and the sdist, each installed in an empty environment elsewhere, serving
+	PYTHON=$(PYTHON) scripts/installed.sh wheel
+	PYTHON=$(PYTHON) scripts/installed.sh sdist
+
+lowest: ## a node with the lowest versions of its dependencies
+	PYTHON=$(PYTHON) scripts/installed.sh lowest
+
+image: ## the container image of a node: needs Docker
+	docker build --file compose/image/Dockerfile --build-arg COMMIT=$$(git rev-parse HEAD) --tag anabranch .
 
 matrix: $(VENV)/.dev  ## what every client writes, read by every other, with all that happens in between; ARGS=write: into the docs
 	$(if $(filter write,$(ARGS)),ANBR_MATRIX=write) $(BIN)/pytest -n 0 -m '' --timeout=900 tests/matrix $(PYTEST)
@@ -150,6 +160,10 @@ $(BIN)/python:
 $(VENV)/.run: requirements/run.lock pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.examples: requirements/examples.lock $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/examples.lock
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.run

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from tests.cluster.test_failover import commanded
 from tests.cluster.together import together
 from tests.node_process import NodeFailed, NodeProcess
 from tests.postgres import Postgres
+from tests.releases.write import RUN_TREE, kept_releases
+from tests.test_releases import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -25,13 +30,23 @@ OLD = {"says": OURS.says, "stores": OURS.stores}
 NEW = {"says": OURS.says, "stores": OURS.stores + 1}
 
 
-@pytest.fixture
-def nodes(tmp_path: Path, postgres: Postgres) -> Iterator[list[NodeProcess]]:
+@contextmanager
+def running(tmp_path: Path, postgres: Postgres, *python: str) -> Iterator[list[NodeProcess]]:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
     listeners = ("kafka", "console", "sbp-pd", "sbp-range-server")
-    with together(tmp_path, 2, postgres.made(), listeners, lambda n: stored | {"sbp.object_log": f"{n}"}) as made:
+
+    def settings(number: int) -> dict[str, str]:
+        return stored | {"sbp.object_log": f"{number}"}
+
+    with together(tmp_path, 2, postgres.made(), listeners, settings, python) as made:
+        yield made
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, postgres: Postgres) -> Iterator[list[NodeProcess]]:
+    with running(tmp_path, postgres, sys.executable) as made:
         yield made
 
 
@@ -91,3 +106,29 @@ def test_nodes_are_replaced_one_after_the_other(nodes: list[NodeProcess]) -> Non
     first.stop()
     become(first, None)
     refused(first, f"all nodes of its cluster were raised to version {NEW['stores']}: start the newer release again")
+
+
+@pytest.mark.long
+def test_a_cluster_of_the_former_release_is_replaced_node_by_node(tmp_path: Path, postgres: Postgres) -> None:
+    commit = kept_releases()[-1].name.removesuffix(".tar.xz").rpartition("-")[2]
+    packed = tmp_path / "former.tar"
+    made = subprocess.run(["git", "-C", ROOT, "archive", "--output", packed, commit], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"the history of this clone does not have {commit}")
+    with tarfile.open(packed) as sources:
+        sources.extractall(tmp_path / "former", filter="data")
+    with running(tmp_path, postgres, sys.executable, RUN_TREE, str(tmp_path / "former")) as nodes:
+        bootstrap = ",".join(node.kafka for node in nodes)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
+        written = Writer(bootstrap)
+        written.write(1)
+        for node in nodes:
+            node.stop()
+            node.python = [sys.executable]
+            node.start()
+            await_leaders(admin, {1, 2})
+            written.write(1)
+        written.close()
+        assert written.failed == []
+        assert read_all(bootstrap) == written.acknowledged

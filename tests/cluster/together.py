@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +13,12 @@ from tests.node_process import ANY, NodeProcess
 
 @contextmanager
 def together(
-    directory: Path, count: int, database: str, listeners: Iterable[str], settings: Callable[[int], dict[str, str]]
+    directory: Path,
+    count: int,
+    database: str,
+    listeners: Iterable[str],
+    settings: Callable[[int], dict[str, str]],
+    python: Sequence[str] = (sys.executable,),
 ) -> Iterator[list[NodeProcess]]:
     """``count`` nodes with ids from 1, each with the settings for its id; they end with the block."""
     factory = NodeFactory(directory)
@@ -27,6 +33,7 @@ def together(
             for number in range(1, count + 1)
         ]
         for node in made:
+            node.python = [*python]
             node.launch()
         for node in made:
             node.await_ready()
