@@ -112,7 +112,9 @@ class NotOwner(LogUnavailable):
     """Another node owns the partition: ``node_id``, -1 while it has no owner."""
 
     def __init__(self, what: str, node_id: int) -> None:
-        super().__init__(f"{what} is node {node_id}'s" if node_id >= 0 else f"{what} is nobody's at the moment")
+        super().__init__(
+            f"{what} is owned by node {node_id}" if node_id >= 0 else f"{what} has no owner yet; try again"
+        )
         self.node_id = node_id
 
 

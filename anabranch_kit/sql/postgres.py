@@ -472,7 +472,7 @@ class PostgresEngine:
             return 0
         if ended:
             logger.warning(
-                "%s: %d connections held locks, and their clients say nothing; they are ended", self.name, len(ended)
+                "%s: ended %d connections that held locks while their clients were silent", self.name, len(ended)
             )
         return len(ended)
 

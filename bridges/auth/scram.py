@@ -185,7 +185,7 @@ class ScramExchange:
             raise ScramError("this is no last message of this exchange")
         keys = self.keys
         if keys is None:
-            raise ScramError("there is no such user, or none with these keys")
+            raise ScramError(f"unknown user, or one without {self.mechanism} keys")
         name = MECHANISMS[self.mechanism]
         signed = self._first + b"," + without_proof
         signature = hmac.digest(keys.stored_key, signed, name)

@@ -93,8 +93,8 @@ class Listening:
             listener = self.listener(name)
             if listener is not None and not listener.authentication and required_at(name):
                 raise SettingsError(
-                    f"auth.required: at listener {name} clients cannot say who they are; close it with "
-                    f"listen.{name} = {OFF}"
+                    f"auth.required is set, but clients cannot log in at listener {name}: close it with "
+                    f"listen.{name} = {OFF}, or set auth_required.{name} = false"
                 )
 
     def kind(self, name: str) -> str | None:

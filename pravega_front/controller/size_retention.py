@@ -71,4 +71,4 @@ class SizeRetention:
             await controller.anywhere.truncate(name)
             emptied.add(stream_id)
             total -= size
-            log.info("a sealed segment is not kept any more", segment=name, bytes=size)
+            log.info("retention by size deleted a sealed segment", segment=name, bytes=size)

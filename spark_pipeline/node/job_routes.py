@@ -92,7 +92,7 @@ def _number_or_none(value: Any, what: str) -> float | None:
 
 def _details(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > _DETAILS:
-        raise RequestError(f"details is not an object of at most {_DETAILS} texts")
+        raise RequestError(f"details must be a JSON object of at most {_DETAILS} texts")
     return {
         text(name, "a detail's name", 50): text(one, f"detail {name[:50]!r}", _DETAIL) for name, one in value.items()
     }

@@ -286,7 +286,11 @@ class TopicStreams:
                 return _Fate.GONE
             if error.code == ErrorCode.UNSUPPORTED_OPERATION:
                 return _Fate.LEFT
-            _log.warning("a deleted topic's stream remains for now", stream_id=stream_id, error=str(error))
+            _log.warning(
+                "a deleted topic's stream could not be deleted; it is tried again",
+                stream_id=stream_id,
+                error=str(error),
+            )
             return _Fate.LATER
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
             self._barrier.caught("stream deletion", error, stream_id=stream_id)

@@ -374,7 +374,7 @@ class Peers:
                 _write(writer, _Proof(self.start, self._proof(b"asks", self.start, hello, nonce), nonce))
                 theirs = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Proof)
                 if not hmac.compare_digest(theirs.proof, self._proof(b"answers", self.start, hello, nonce)):
-                    raise PeerUnreachable(f"what listens at {listener} is no node of this cluster")
+                    raise PeerUnreachable(f"the program at {listener} is not a node of this cluster")
             except BaseException:
                 writer.close()
                 raise

@@ -179,7 +179,8 @@ class Topics:
                 if len(wanted.assignments) != more:
                     raise KafkaError(
                         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                        f"{more} partitions are added, {len(wanted.assignments)} assigned",
+                        f"assignments for {len(wanted.assignments)} partitions, but {more} are to be added: give each "
+                        "new partition one",
                     )
                 self._check_brokers([one.broker_ids for one in wanted.assignments])
             if not validate_only:

@@ -86,7 +86,9 @@ class Stretch:
                         f"{batch.end_offset} of {size} bytes, with {self.left} bytes left up to {self.end}"
                     )
                 if batch.flags & FORMAT_MASK != FormatId.KAFKA:
-                    raise BatchInvalid(f"the batch at offset {self._offset} is of another format")
+                    raise BatchInvalid(
+                        f"the batch at offset {self._offset} has format {batch.flags & FORMAT_MASK}, not Kafka's"
+                    )
                 piece = self._accept(batch)
             except BatchInvalid as wrong:
                 if pieces:

@@ -218,7 +218,7 @@ class PravegaEndpoint(FramedRecords):
             kind, length = EVENT.unpack_from(data, at)
             after = at + EVENT.size + length
             if kind or position + after > end:
-                raise UnreadableBatch(wanted.topic, wanted.partition, position + at, "no event begins there")
+                raise UnreadableBatch(wanted.topic, wanted.partition, position + at, "there is no event's header")
             if after > size:
                 break
             places.append(at)

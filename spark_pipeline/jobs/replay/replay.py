@@ -315,8 +315,8 @@ class Replay:
             if state.handed_over_ms is not None:
                 if end < range_.end:
                     raise Conflict(
-                        f"{goal} was handed over with what there was up to offset {end}, and {part} reaches "
-                        f"{range_.end} by now: replay it into another topic (--rename, --name)"
+                        f"{goal} is complete up to offset {end} and was handed over to clients, and {part} now ends at "
+                        f"{range_.end}: replay into another topic (--rename, --name)"
                     )
                 self._before.append(goal.topic)
                 continue

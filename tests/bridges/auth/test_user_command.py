@@ -105,5 +105,5 @@ async def test_where_clients_must_say_who_they_are_no_listener_may_be_unable_to_
 
     flags = {"data_dir": str(tmp_path), "auth.required": "true"}
     settings = load(flags, environ={}, directory=tmp_path, fronts=(Mute,)).settings
-    with pytest.raises(SettingsError, match=r"at listener mute clients cannot say who they are.*listen\.mute = off"):
+    with pytest.raises(SettingsError, match=r"clients cannot log in at listener mute.*listen\.mute = off"):
         await Node(settings).start()

@@ -86,7 +86,7 @@ def test_events_lie_where_their_bytes_do(pipeline_node: NodeProcess, source: Pra
     part = OffsetRange(topic, 0, middle["offset"], middle["offset"] + 1)
     (batch,) = source.read(part, ALL)
     assert batch.to_pylist() == [middle]
-    with pytest.raises(UnreadableBatch, match="no event begins there"):
+    with pytest.raises(UnreadableBatch, match="there is no event's header"):
         list(source.read(OffsetRange(topic, 0, middle["offset"] + 3, middle["offset"] + 100), ALL))
 
 

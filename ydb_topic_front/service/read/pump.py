@@ -198,7 +198,7 @@ class ReadPump:
                 if builder.size:
                     break  # the messages before the invalid batch are sent first
                 at = max(batch.base_offset, reading.place.offset)
-                raise DataCorrupt(f"what {log.topic}-{log.partition} has at offset {at}: {error}") from error
+                raise DataCorrupt(f"the batch at offset {at} of {log.topic}-{log.partition}: {error}") from error
             if not whole:
                 break
         if reading.may_send:

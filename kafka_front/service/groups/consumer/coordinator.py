@@ -212,7 +212,9 @@ class ConsumerCoordinator:
         returns = request.instance_id is not None and request.instance_id in group.static_members
         if not (is_member or returns) and len(group.members) >= self._settings.max_size:
             most = self._settings.max_size
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, f"the group has {most} members, which is all it may")
+            raise KafkaError(
+                codes.GROUP_MAX_SIZE_REACHED, f"the group has {most} members: kafka.group.max_size lets no more in"
+            )
         member = self._member(now_ms, group, request)
         retried = request.epoch < member.epoch
         self._take_over(group, member, request)
@@ -298,11 +300,15 @@ class ConsumerCoordinator:
         elif request.instance_id in classic.static_members:
             # Its session has to end first: unlike one of the new protocol, a classic static member does not announce
             # that it leaves.
-            raise KafkaError(codes.UNRELEASED_INSTANCE_ID, f"static member {request.instance_id!r} has not left")
+            raise KafkaError(
+                codes.UNRELEASED_INSTANCE_ID,
+                f"group.instance.id {request.instance_id!r} belongs to a member that has not left: close it first",
+            )
         else:
             try:
                 if self._settings.consumer_migration_policy not in ("bidirectional", "upgrade"):
-                    raise ValueError("kafka.group.consumer_migration_policy does not let it")
+                    policy = self._settings.consumer_migration_policy
+                    raise ValueError(f"kafka.group.consumer_migration_policy is {policy}")
                 group = upgraded(classic, self._topics)
             except ValueError as error:
                 message = f"classic group {request.group_id!r} cannot become a consumer group: {error}"
@@ -333,9 +339,13 @@ class ConsumerCoordinator:
         member = None if holder is None else group.members[holder]
         if request.epoch != 0:
             if member is None:
-                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
+                raise KafkaError(
+                    codes.UNKNOWN_MEMBER_ID, f"the group has no member of group.instance.id {instance_id!r}"
+                )
             if member.member_id != request.member_id:
-                raise KafkaError(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
+                raise KafkaError(
+                    codes.FENCED_INSTANCE_ID, f"another member has taken over group.instance.id {instance_id!r}"
+                )
             _check_epoch(member, request)
             return member
         if member is None:
