@@ -33,11 +33,9 @@ _ALIVE = "pravega are you there"
 
 
 class _Alive(Struct):
-    """Liveness probe and its answer."""
+    """Liveness probe of the owner of a slot, and its answer; -1 of former releases is any node."""
 
-
-async def _alive(question: _Alive) -> _Alive:
-    return question
+    slot: int = -1
 
 
 class Owners:
@@ -47,7 +45,16 @@ class Owners:
         self._owners = owners
         self._node_id = node_id
         self._peers = peers
-        peers.serve(_ALIVE, _Alive, _alive)
+        self.is_stopping = False
+        """Whether the node's listeners are closed, or about to be."""
+        peers.serve(_ALIVE, _Alive, self._answer)
+
+    async def _answer(self, question: _Alive) -> _Alive:
+        # A node that stops answers other nodes for longer than it listens. The asker may not know yet that it has
+        # handed over the slot.
+        if self.is_stopping or (question.slot >= 0 and not self._owners.is_mine(question.slot)):
+            raise NotOwner("what is asked for", -1)
+        return question
 
     @property
     def nodes(self) -> list[Member]:
@@ -88,14 +95,14 @@ class Owners:
     async def find_reachable(self, slot: int) -> Member | None:
         """Return the owner of a slot once it has just answered; None if it is this node, or for a negative slot, which
         nobody has. Rust's client asks once where a segment is and retries there for ever, so it must not get the
-        address of a node that has just stopped. Raises NotOwner or PeerUnreachable, which clients retry, after
-        :data:`PATIENCE_S`."""
+        address of a node that has just stopped, or is about to. Raises NotOwner or PeerUnreachable, which clients
+        retry, after :data:`PATIENCE_S`."""
 
         async def here() -> None:
             return None
 
         async def probe(owner: Member) -> Member:
-            await self._peers.ask(owner, _ALIVE, _Alive(), _Alive, _ANSWER_S)
+            await self._peers.ask(owner, _ALIVE, _Alive(slot), _Alive, _ANSWER_S)
             return owner
 
         if slot < 0:

@@ -67,11 +67,12 @@ class Peers:
 
     def __init__(self) -> None:
         self.answers: dict[int, Callable[[Any], Any]] = {}
+        self.served: dict[str, Callable[[Any], Any]] = {}
         self.asked: list[tuple[int, str]] = []
         self.sizes: list[int] = []
 
     def serve(self, kind: str, message: type, answer: Callable[[Any], Any]) -> None:
-        pass
+        self.served[kind] = answer
 
     async def ask(self, member: Member, kind: str, message: Any, answer: type, patience_s: float = 10) -> Any:
         self.asked.append((member.node_id, kind))
@@ -150,6 +151,24 @@ async def nobody_is_led_to_who_does_not_answer(made: ModuleType) -> None:
             await found.find_reachable(3)
 
 
+async def nobody_is_led_to_who_is_about_to_stop(made: ModuleType) -> None:
+    """A node that stops hands over its slots, closes its listeners, and answers other nodes until its end."""
+    found, cluster, peers = lab(made, 2)
+    peers.answers[2] = lambda message: message if message.slot == 3 else NotOwner("another", -1)
+    assert await number(found.find_reachable(3)) == 2
+    stops, cluster, peers = lab(made, 1)
+    (probed,) = peers.served.values()
+    for question in (made._Alive(3), made._Alive()):
+        assert await probed(question) == question
+    cluster.acts = False
+    assert await probed(made._Alive()) == made._Alive(), "a former release asks of no slot"
+    with pytest.raises(NotOwner):
+        await probed(made._Alive(3))
+    cluster.acts = stops.is_stopping = True
+    with pytest.raises(NotOwner):
+        await probed(made._Alive(3))
+
+
 async def what_lies_beside_is_this_nodes(made: ModuleType) -> None:
     found, cluster, _ = lab(made, 1)
     mine = {3, 17}
@@ -169,6 +188,7 @@ OWNERS: list[Scenario] = [
     of_what_is_gone_nobody_is_waited_for,
     clients_are_led_to_who_answers,
     nobody_is_led_to_who_does_not_answer,
+    nobody_is_led_to_who_is_about_to_stop,
     what_lies_beside_is_this_nodes,
 ]
 WITHOUT = {
@@ -176,7 +196,11 @@ WITHOUT = {
     "whose it is": ("if owner is not None:", "if False:"),
     "what is gone": ("if slot < 0:", "if False:"),
     "what is gone here": ("PATIENCE_S if slot >= 0 else 0", "PATIENCE_S"),
-    "who answers": ("await self._peers.ask(owner, _ALIVE, _Alive(), _Alive, _ANSWER_S)", "pass"),
+    "who answers": ("await self._peers.ask(owner, _ALIVE, _Alive(slot), _Alive, _ANSWER_S)", "pass"),
+    "for which slot": ("_Alive(slot)", "_Alive()"),
+    "who still acts": ("not self._owners.is_mine(question.slot)", "False"),
+    "of former releases": ("question.slot >= 0 and not ...", "not self._owners.is_mine(question.slot)"),
+    "who stops": ("self.is_stopping or ...", "question.slot >= 0 and not self._owners.is_mine(question.slot)"),
     "it is this node's": ("self._owners.is_mine(self._owners.slot_of_key(_NAMED, key))", "True"),
     "the same slot": ('f"{_NAMED}\\0{key}"', 'f"{_NAMED}{key}"'),
     "this node is no other": (
