@@ -23,9 +23,7 @@ _QUEUE = "PollerCompletionQueue"
 
 
 class Wakening:
-    """The reader callback for gRPC's wake-up bytes: reads all but one, and has ``handle`` read that one and the
-    events.
-    """
+    """The reader callback for gRPC's wake-up bytes: has ``handle`` read one and the events, and reads the others."""
 
     __slots__ = ("_count", "_handle", "_link")
 
@@ -37,10 +35,12 @@ class Wakening:
     def __call__(self) -> None:
         fcntl.ioctl(self._link, termios.FIONREAD, self._count)
         (count,) = _COUNT.unpack(self._count)
+        # It stops at an event that raises, such as one of a loop that is closed. Then the other bytes have to stay, or
+        # nothing would wake this loop for the events behind that one.
+        self._handle()
         if count > 1:
             # The events of these bytes were handed over before the bytes.
             self._link.recv(count - 1)
-        self._handle()
 
 
 def take_all_wakenings(loop: asyncio.AbstractEventLoop) -> bool:

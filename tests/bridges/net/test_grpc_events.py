@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 
 import grpc
@@ -18,22 +19,47 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 250])
-def test_one_byte_is_left_to_whoever_takes_the_events(count: int, pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    left: list[bytes] = []
+class Events:
+    """gRPC's queue, and how it deals with events: it reads one byte, and goes on until an event raises."""
 
-    def handle() -> None:
-        try:
-            left.append(ours.recv(1000))
-        except BlockingIOError:
-            left.append(b"")
+    def __init__(self, pair: tuple[socket.socket, socket.socket], *events: str) -> None:
+        self.link, wakes = pair
+        self.waiting = list(events)
+        self.done: list[str] = []
+        for _ in events:
+            wakes.send(b"1")
 
-    with ours, theirs:
-        for _ in range(count):
-            theirs.send(b"1")
-        Wakening(ours, handle)()
-    assert left == [b"1" * min(count, 1)]
+    def handle(self) -> None:
+        self.link.recv(1)
+        while self.waiting:
+            event = self.waiting.pop(0)
+            if event == "of a closed loop":
+                raise RuntimeError("Event loop is closed")
+            self.done.append(event)
+
+    def wakes(self) -> bool:
+        """Whether the loop would be woken again."""
+        return bool(select.select([self.link], [], [], 0)[0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 250])
+def test_all_bytes_are_taken_with_the_events(count: int, pair: tuple[socket.socket, socket.socket]) -> None:
+    with pair[0], pair[1]:
+        events = Events(pair, *(str(number) for number in range(count)))
+        Wakening(events.link, events.handle)()
+        assert len(events.done) == count
+        assert not events.wakes()
+
+
+def test_events_behind_one_that_raises_still_wake_the_loop(pair: tuple[socket.socket, socket.socket]) -> None:
+    with pair[0], pair[1]:
+        events = Events(pair, "first", "of a closed loop", "behind", "last")
+        wakening = Wakening(events.link, events.handle)
+        with pytest.raises(RuntimeError, match="closed"):
+            wakening()
+        assert events.wakes()
+        wakening()
+        assert events.done == ["first", "behind", "last"]
 
 
 async def test_the_installed_grpc_is_known_and_calls_are_answered() -> None:
