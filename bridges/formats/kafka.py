@@ -259,6 +259,41 @@ _PASSED_AT_ONCE = 500
 """Records skipped in one go."""
 
 
+def _spans(header: Header, body: _Body, limit: int, first: int = 0) -> Iterator[tuple[int, int] | None]:
+    """Yield where in ``body.data`` each record begins, behind its length, and ends; None as :func:`slices` does. A
+    consumer that empties ``body.data`` has read all of it. Raises BatchInvalid, and IndexError for bytes that end too
+    early."""
+    position = passed = 0
+    for _ in range(header.record_count):
+        if len(body.data) - position < _HEAD_MOST:
+            if position > len(body.data):
+                yield from body.skip(position)
+                position = 0
+            yield from body.need(position, _HEAD_MOST)
+            position = 0
+        length, position = _varint(body.data, position)
+        if first and _offset_delta(body.data, position) < first:
+            if length < RECORD_MIN - 1:
+                raise BatchInvalid("a record ends within a field")
+            position += length
+            passed += 1
+            if not passed % _PASSED_AT_ONCE:
+                yield None
+            continue
+        if length > limit:
+            raise DecompressedTooLarge(f"a record of {length} bytes exceeds the limit of {limit}")
+        if len(body.data) - position < length:
+            yield from body.need(position, length)
+            position = 0
+        end = position + length
+        if length < 0 or end > len(body.data):
+            raise BatchInvalid("a record is longer than its batch")
+        yield position, end
+        position = end if len(body.data) else 0
+    if position > len(body.data):
+        yield from body.skip(position)
+
+
 def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterator[RawRecord | None]:
     """Yield the records of one batch, in order, and None wherever a ``PIECE`` has been decompressed since the last.
 
@@ -268,35 +303,15 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
     """
     header, body = _open(batch, limit)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    position = passed = 0
     try:
-        for _ in range(header.record_count):
-            if len(body.data) - position < _HEAD_MOST:
-                if position > len(body.data):
-                    yield from body.skip(position)
-                    position = 0
-                yield from body.need(position, _HEAD_MOST)
-                position = 0
-            length, position = _varint(body.data, position)
-            if first and _offset_delta(body.data, position) < first:
-                if length < RECORD_MIN - 1:
-                    raise BatchInvalid("a record ends within a field")
-                position += length
-                passed += 1
-                if not passed % _PASSED_AT_ONCE:
-                    yield None
+        for span in _spans(header, body, limit, first):
+            if span is None:
+                yield None
                 continue
-            if length > limit:
-                raise DecompressedTooLarge(f"a record of {length} bytes exceeds the limit of {limit}")
-            if len(body.data) - position < length:
-                yield from body.need(position, length)
-                position = 0
+            position, end = span
+            length = end - position
             data = body.data
-            end = position + length
-            if length < 0 or end > len(data):
-                raise BatchInvalid("a record is longer than its batch")
-            position += 1  # attributes, unused
-            timestamp_delta, position = _varint(data, position)
+            timestamp_delta, position = _varint(data, position + 1)  # behind the attributes, which nothing uses
             offset_delta, position = _varint(data, position)
             make = bytes if length <= STEP else memoryview  # long fields are copied in steps below
             key, position = _take(data, position, end, make)
@@ -310,11 +325,9 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
                 for number, (name, content) in enumerate(headers):
                     if content is not None:
                         headers[number] = name, (yield from copied(content))
-            if not 0 <= offset_delta <= header.last_offset_delta:
-                raise BatchInvalid(f"a record claims offset {offset_delta} of {header.last_offset_delta + 1}")
+            _check_delta(header, offset_delta)
             if length > PIECE and end == len(data):  # release a large record's bytes while the caller uses it
                 body.data = data = b""
-                position = 0
             yield RawRecord(
                 header.base_offset + offset_delta,
                 header.base_timestamp + timestamp_delta if append_time is None else append_time,
@@ -322,10 +335,13 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
                 value,
                 headers,
             )
-        if position > len(body.data):
-            yield from body.skip(position)
     except IndexError as error:
         raise BatchInvalid("a record ends within a field") from error
+
+
+def _check_delta(header: Header, delta: int) -> None:
+    if not 0 <= delta <= header.last_offset_delta:
+        raise BatchInvalid(f"a record claims offset {delta} of {header.last_offset_delta + 1}")
 
 
 def _offset_delta(data: Buffer, position: int) -> int:
@@ -391,7 +407,7 @@ def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int,
             if position + (key if key > 0 else 0) > end:
                 raise BatchInvalid("a field of a record is longer than the record")
             if not 0 <= offset <= last:
-                raise BatchInvalid(f"a record claims offset {offset} of {last + 1}")
+                _check_delta(header, offset)
             yield (
                 base_offset + offset,
                 base_timestamp + timestamp if append_time is None else append_time,
@@ -405,99 +421,40 @@ def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int,
 
 
 class Outline(NamedTuple):
-    """The parts of a record that compaction needs. ``raw``: the whole record, from its length on, if the caller asked
-    for it."""
+    """The parts of a record that compaction needs. ``rest``: its bytes behind its timestamp."""
 
     offset: int
     timestamp: int
     key: bytes | None
     has_value: bool
-    raw: Buffer
+    rest: Buffer
 
 
-def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) -> Iterator[Outline | None]:
+def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[Outline | None]:
     """Yield every record as an :class:`Outline`, like :func:`slices`; its value and headers are neither read nor
-    checked.
-
-    A ``raw`` part keeps its source alive: the batch, or a decompressed piece. Raises BatchInvalid.
-    """
+    checked. ``rest`` keeps its source alive: the batch, or a decompressed piece. Raises BatchInvalid."""
     header, body = _open(batch, limit)
-    base_offset, base_timestamp, last = header.base_offset, header.base_timestamp, header.last_offset_delta
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    position = 0
-    data = body.data
     try:
-        for _ in range(header.record_count):
-            if position > len(data) - _HEAD_MOST:
-                if position > len(data):
-                    yield from body.skip(position)
-                    position = 0
-                yield from body.need(position, _HEAD_MOST)
-                data = body.data
-                position = 0
-            begin = position
-            # Nearly all numbers have one or two bytes; read these in place, as in heads(). One function for both took
-            # 1.7 times as long, and heads() runs on produced batches.
-            byte = data[position]
-            if byte < 0x80:
-                length = (byte >> 1) ^ -(byte & 1)
-                position += 1
-            elif data[position + 1] < 0x80:
-                length = byte & 0x7F | data[position + 1] << 7
-                length = (length >> 1) ^ -(length & 1)
-                position += 2
-            else:
-                length, position = _varint(data, position)
-            if length < RECORD_MIN - 1:
+        for span in _spans(header, body, limit):
+            if span is None:
+                yield None
+                continue
+            position, end = span
+            data = body.data
+            timestamp_delta, behind = _varint(data, position + 1)
+            offset_delta, position = _varint(data, behind)
+            part, position = _take(data, position, end, memoryview)
+            if position >= end:
                 raise BatchInvalid("a record ends within a field")
-            if length > limit:
-                raise DecompressedTooLarge(f"a record of {length} bytes exceeds the limit of {limit}")
-            end = position + length
-            position += 1  # attributes, unused
-            byte = data[position]
-            if byte < 0x80:
-                timestamp = (byte >> 1) ^ -(byte & 1)
-                position += 1
-            else:
-                timestamp, position = _varint(data, position)
-            byte = data[position]
-            if byte < 0x80:
-                offset = (byte >> 1) ^ -(byte & 1)
-                position += 1
-            else:
-                offset, position = _varint(data, position)
-            byte = data[position]
-            if byte < 0x80:
-                size = (byte >> 1) ^ -(byte & 1)
-                position += 1
-            else:
-                size, position = _varint(data, position)
-            if position + (size if size > 0 else 0) >= end:
-                raise BatchInvalid("a field of a record is longer than the record")
-            if not 0 <= offset <= last:
-                raise BatchInvalid(f"a record claims offset {offset} of {last + 1}")
-            wanted = end if raw else position + max(size, 0) + 1
-            if wanted > len(data):
-                yield from body.need(begin, wanted - begin)
-                data = body.data
-                position, end, wanted, begin = position - begin, end - begin, wanted - begin, 0
-                if wanted > len(data):
-                    raise BatchInvalid("a record is longer than its batch")
-            key: bytes | None = None
-            if size >= 0:
-                part = data[position : position + size]
-                key = bytes(part) if size <= STEP else (yield from copied(part))
-                position += size
+            _check_delta(header, offset_delta)
             yield Outline(
-                base_offset + offset,
-                base_timestamp + timestamp if append_time is None else append_time,
-                key,
+                header.base_offset + offset_delta,
+                header.base_timestamp + timestamp_delta if append_time is None else append_time,
+                None if part is None else (yield from copied(part)),
                 not data[position] & 1,  # null is -1, and its varint is the only odd one
-                data[begin:end] if raw else b"",
+                data[behind:end],
             )
-            position = end
-        if position > len(data):
-            yield from body.skip(position)
     except IndexError as error:
         raise BatchInvalid("a record ends within a field") from error
 
@@ -616,12 +573,14 @@ class BatchBuilder:
         layout.take(one)
         self._count += 1
 
-    def add_raw(self, outline: Outline) -> None:
-        """Add the raw bytes of a record from a batch with the same base offset and base timestamp."""
-        if not self._count or outline.timestamp > self.max_timestamp:
-            self.max_timestamp = outline.timestamp
-        self._count += 1
-        self._layout.put(outline.raw)
+    def add_outline(self, outline: Outline) -> None:
+        """Add a record of a batch with the same base offset."""
+        head = bytearray(1)
+        _put_varint(head, outline.timestamp - self.base_of(outline.timestamp))
+        size = bytearray()
+        _put_varint(size, len(head) + len(outline.rest))
+        self.add_encoded(size + head, 1, outline.timestamp)
+        self._layout.put(outline.rest)
 
     def base_of(self, timestamp: int) -> int:
         """Return the timestamp from which the records count, whose first has this ``timestamp``."""
@@ -629,7 +588,7 @@ class BatchBuilder:
             self._base_timestamp = timestamp
         return self._base_timestamp
 
-    def add_encoded(self, records: bytes, count: int, max_timestamp: int) -> None:
+    def add_encoded(self, records: Buffer, count: int, max_timestamp: int) -> None:
         """Add encoded records; :meth:`base_of` has been called for them."""
         self.max_timestamp = max(max_timestamp, self.max_timestamp) if self._count else max_timestamp
         self._count += count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -11,7 +11,7 @@ import numpy as np
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.codecs.compression import PIECE, inflate
 from bridges.formats.columns import Unusual
-from bridges.formats.columns.rows import Body, Fields, Headers, Rows, distinct, spread
+from bridges.formats.columns.rows import Body, Fields, Headers, Rows, spread
 from bridges.formats.columns.varints import Int64s, Numbers, chain, zigzag
 from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
 from bridges.formats.kafka import (
@@ -201,33 +201,32 @@ def _field(numbers: Numbers, at: Int64s, limit: Int64s) -> tuple[Fields, Int64s]
     return Fields(numbers.data, begin, end, missing if missing.any() else None), end
 
 
-def _headers(numbers: Numbers, counts: Int64s, begins: Int64s, limits: Int64s) -> Headers:
+def _headers(numbers: Numbers, counts: Int64s, begins: Int64s, limits: Int64s) -> Callable[[], Headers]:
     """Return the function that reads headers: all first ones at once, then all second ones."""
 
-    def read(chosen: Int64s | None) -> tuple[Int64s, Fields, Fields]:
-        count, at, limit = (all_ if chosen is None else all_[chosen] for all_ in (counts, begins, limits))
-        first = np.concatenate(([0], np.cumsum(count)))
+    def read() -> Headers:
+        first = np.concatenate(([0], np.cumsum(counts)))
         total = int(first[-1])
         bounds = np.zeros((4, total), np.int64)
         missing = np.zeros(total, np.bool_)
-        live = np.flatnonzero(count)
-        at = at[live]
+        live = np.flatnonzero(counts)
+        at = begins[live]
         number = 0
         try:
             while len(live):
-                name, at = _field(numbers, at, limit[live])
+                name, at = _field(numbers, at, limits[live])
                 if name.missing is not None:
                     raise Unusual
-                value, at = _field(numbers, at, limit[live])
+                value, at = _field(numbers, at, limits[live])
                 place = first[live] + number
                 bounds[0, place], bounds[1, place] = name.starts, name.ends
                 bounds[2, place], bounds[3, place] = value.starts, value.ends
                 if value.missing is not None:
                     missing[place] = value.missing
                 number += 1
-                goes_on = count[live] > number
+                goes_on = counts[live] > number
                 ended = ~goes_on
-                if (at[ended] != limit[live][ended]).any():
+                if (at[ended] != limits[live][ended]).any():
                     raise Unusual
                 live, at = live[goes_on], at[goes_on]
         except IndexError:
@@ -263,8 +262,7 @@ def encode(
 def _encode_headers(rows: Rows) -> list[Part]:
     if rows.headers is None:
         return [Constant(b"\0")]
-    first, names, values = rows.headers(None)
-    distinct(names)
+    first, names, values = rows.headers()
     return [Number(np.diff(first) << 1), lists(first, [*_nullable(names), *_nullable(values)])]
 
 

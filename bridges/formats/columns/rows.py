@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -30,18 +31,37 @@ class Fields:
     def sizes(self) -> Int64s:
         return self.ends - self.starts
 
+    def take(self, chosen: Int64s) -> Fields:
+        missing = None if self.missing is None else self.missing[chosen]
+        return Fields(self.data, self.starts[chosen], self.ends[chosen], missing)
 
-Headers = Callable[[Int64s | None], tuple[Int64s, Fields, Fields]]
-"""(indices of the wanted records, None for all) -> the headers' names and values; record ``i`` of the wanted has those
-from ``first[i]`` to ``first[i + 1]`` of the first array. Raises Unusual."""
+    def present(self) -> tuple[Int64s, list[bytes]]:
+        """Return the fields that are not null, with their indices."""
+        chosen = np.arange(len(self.starts)) if self.missing is None else np.flatnonzero(~self.missing)
+        bounds = zip(self.starts[chosen].tolist(), self.ends[chosen].tolist(), strict=True)
+        return chosen, [self.data[start:end] for start, end in bounds]
+
+
+Headers = tuple[Int64s, Fields, Fields]
+"""Names and values: record ``i`` has those from ``first[i]`` to ``first[i + 1]``, ``first`` being the first array."""
+
+
+def take_headers(headers: Headers, chosen: Int64s) -> Headers:
+    """Return the headers of the records at ``chosen``."""
+    first, names, values = headers
+    begins = first[chosen]
+    counts = first[chosen + 1] - begins
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    which = np.arange(bounds[-1]) + np.repeat(begins - bounds[:-1], counts)
+    return bounds, names.take(which), values.take(which)
 
 
 @dataclass(slots=True)
 class Rows:
     """Records of one or several batches, in order. Timestamps are in ms; those and sequences are -1 where unknown.
 
-    ``keys`` and ``headers`` are None if no record has one. ``behind`` is the position in the bytes at which the last
-    record ends.
+    ``keys`` and ``headers`` are None if no record has one; headers are read when they are asked for, which may raise
+    Unusual. ``behind`` is the position in the bytes at which the last record ends.
     """
 
     numbers: Numbers
@@ -50,11 +70,25 @@ class Rows:
     sequences: Int64s
     keys: Fields | None
     values: Fields
-    headers: Headers | None
+    headers: Callable[[], Headers] | None
     behind: int
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def take(self, chosen: Int64s) -> Rows:
+        """Return the records at ``chosen``. Raises Unusual for headers that cannot be read."""
+        headers = None if self.headers is None else partial(take_headers, self.headers(), chosen)
+        return Rows(
+            self.numbers,
+            self.offsets[chosen],
+            self.timestamps[chosen],
+            self.sequences[chosen],
+            None if self.keys is None else self.keys.take(chosen),
+            self.values.take(chosen),
+            headers,
+            self.behind,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

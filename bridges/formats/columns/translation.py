@@ -1,4 +1,4 @@
-"""Translation of batches by columns, and the records of a batch in parts."""
+"""Translation of batches by columns, and the records of batches as columns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 
 from anabranch_kit.run.sliced import Sliced
 from bridges.formats.base import FORMAT_MASK, Builder, FormatId, StoredFormat
-from bridges.formats.columns import Unusual, kafka, pravega, ydb
+from bridges.formats.columns import LEAST_RECORDS, Unusual, kafka, pravega, ydb
 from bridges.formats.columns.rows import Arrays, Body, Rows, decode
-from bridges.formats.columns.varints import Int64s
 from bridges.formats.records import Buffer, StoredBatch
 
 ARRAYS: dict[int, Arrays] = {FormatId.KAFKA: kafka, FormatId.PRAVEGA: pravega, FormatId.YDB: ydb}
@@ -47,17 +46,15 @@ def translate(batches: Sequence[StoredBatch], target: StoredFormat, limit: int) 
         if body is not None:
             bodies.append(body)
             filled.append(builders[-1])
-    if len(bodies) > 1:
-        rows = _decode(arrays, bodies)
-        spans = [np.arange(body.batch.base_offset, body.batch.end_offset) for body in bodies]
-        _require_whole(rows, np.concatenate(spans))
-        encoder.encode(filled, rows, [body.count for body in bodies], [body.producer for body in bodies])
-    elif bodies:
-        offset = bodies[0].batch.base_offset
-        for rows in _parts(arrays, bodies[0]):
-            _require_whole(rows, np.arange(offset, offset + len(rows)))
-            encoder.encode(filled, rows, [len(rows)], [bodies[0].producer])
-            offset += len(rows)
+    if bodies:
+        spans = np.concatenate([np.arange(body.batch.base_offset, body.batch.end_offset) for body in bodies])
+        producers = [body.producer for body in bodies]
+        at = 0
+        for rows, counts in _decoded(arrays, bodies):
+            if not np.array_equal(rows.offsets, spans[at : at + len(rows)]):
+                raise Unusual  # there are gaps between the records
+            encoder.encode(filled, rows, counts, producers)
+            at += len(rows)
             yield None
     made: list[Buffer] = []
     for builder in builders:
@@ -65,32 +62,39 @@ def translate(batches: Sequence[StoredBatch], target: StoredFormat, limit: int) 
     return made
 
 
-def _decode(arrays: Arrays, bodies: Sequence[Body], partial: bool = False) -> Rows:
-    """Return the records with headers that were read: whether a record can be read does not depend on what for."""
-    rows = decode(arrays, bodies, partial)
-    if rows.headers is not None:
-        headers = rows.headers(None)
-        rows.headers = lambda chosen: headers
-    return rows
+def rows_of(batches: Sequence[StoredBatch], limit: int) -> Iterator[tuple[Sequence[Body], Rows, Sequence[int]] | None]:
+    """Yield bodies of batches of one format, their records, and how many of these each has; None where much was done.
 
-
-def _require_whole(rows: Rows, offsets: Int64s) -> None:
-    """Raise Unusual for records with gaps between them."""
-    if not np.array_equal(rows.offsets, offsets):
+    Small batches come together, and a large one in parts: its body comes with each. Raises Unusual, for few records
+    too, and BatchInvalid.
+    """
+    arrays = ARRAYS.get(batches[0].flags & FORMAT_MASK)
+    if arrays is None or batches[-1].end_offset - batches[0].base_offset < LEAST_RECORDS:
         raise Unusual
+    bodies: list[Body] = []
+    size = count = 0
+    for batch in batches:
+        body = yield from arrays.open_body(batch, limit)
+        if body is None:
+            continue
+        size += len(body.data)
+        count += body.count
+        if bodies and (size > STEP_BYTES or count > STEP_RECORDS):
+            for rows, counts in _decoded(arrays, bodies):
+                yield bodies, rows, counts
+            bodies, size, count = [], len(body.data), body.count
+        bodies.append(body)
+    if bodies:
+        for rows, counts in _decoded(arrays, bodies):
+            yield bodies, rows, counts
 
 
-def rows_of(batch: StoredBatch, limit: int) -> Iterator[Rows | None]:
-    """Yield the records of a batch in parts, and None where much was done. Raises Unusual, and BatchInvalid."""
-    arrays = ARRAYS.get(batch.flags & FORMAT_MASK)
-    if arrays is None:
-        raise Unusual
-    body = yield from arrays.open_body(batch, limit)
-    if body is not None:
-        yield from _parts(arrays, body)
-
-
-def _parts(arrays: Arrays, body: Body) -> Iterator[Rows]:
+def _decoded(arrays: Arrays, bodies: Sequence[Body]) -> Iterator[tuple[Rows, list[int]]]:
+    """Yield the records of several bodies, or those of one body in parts, and how many of these each body has."""
+    if len(bodies) > 1:
+        yield _decode(arrays, bodies), [body.count for body in bodies]
+        return
+    body = bodies[0]
     data = memoryview(body.data)
     at = number = 0
     while number < body.count:
@@ -98,6 +102,15 @@ def _parts(arrays: Arrays, body: Body) -> Iterator[Rows]:
         is_last = part.count <= STEP_RECORDS and len(part.data) == len(data) - at
         part.count = min(part.count, STEP_RECORDS)
         rows = _decode(arrays, [part], partial=not is_last)
-        yield rows
+        yield rows, [len(rows)]
         at += rows.behind
         number += len(rows)
+
+
+def _decode(arrays: Arrays, bodies: Sequence[Body], partial: bool = False) -> Rows:
+    """Return the records with headers that were read: whether a record can be read does not depend on what for."""
+    rows = decode(arrays, bodies, partial)
+    if rows.headers is not None:
+        headers = rows.headers()
+        rows.headers = lambda: headers
+    return rows

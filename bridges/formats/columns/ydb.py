@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -286,15 +286,8 @@ def _is_first(which: Bools, of: Int64s) -> Bools:
     return found
 
 
-def _headers(numbers: Numbers, all_items: _Items, all_count: int) -> Headers:
-    def read(chosen: Int64s | None) -> tuple[Int64s, Fields, Fields]:
-        items, count = all_items, all_count
-        if chosen is not None:
-            place = np.full(count, -1, np.int64)
-            place[chosen] = np.arange(len(chosen))
-            items = items.chosen(place[items.of] >= 0)
-            items.of = place[items.of]
-            count = len(chosen)
+def _headers(numbers: Numbers, items: _Items, count: int) -> Callable[[], Headers]:
+    def read() -> Headers:
         first = np.concatenate(([0], np.cumsum(np.bincount(items.of, minlength=count))))
         names = Fields(numbers.data, items.name_start, items.name_end)
         distinct(names)
@@ -348,7 +341,7 @@ def encode(builders: Sequence[YdbBuilder], rows: Rows, counts: Sequence[int], pr
             rows.keys,
         ]
     if rows.headers is not None:
-        parts.append(_encode_items(*rows.headers(None)))
+        parts.append(_encode_items(*rows.headers()))
     if values.missing is not None:
         parts.append(Constant(_TOMBSTONE, np.flatnonzero(values.missing)))
     data, ends = weave(count, parts, lambda size: [Constant(bytes((_MESSAGE_TAG,))), Number(size)])

@@ -92,8 +92,8 @@ def _columns(batch: StoredBatch, limit: int) -> Iterator[tuple[Int64s, Int64s] |
     yield None  # numpy may be imported below, which must not be on the event loop
     from bridges.formats.columns.translation import rows_of
 
-    for rows in rows_of(batch, limit):
-        yield None if rows is None else (rows.offsets, EVENT_HEADER + rows.values.sizes)
+    for found in rows_of([batch], limit):
+        yield None if found is None else (found[1].offsets, EVENT_HEADER + found[1].values.sizes)
 
 
 def _one_by_one(source: StoredFormat, batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums]:

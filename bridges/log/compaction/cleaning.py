@@ -20,16 +20,14 @@ from msgspec import Struct
 
 from anabranch_kit.run.sliced import advance
 from bridges.errors import BatchInvalid, DataCorrupt, LogError, LogUnavailable
-from bridges.formats import COMPACTED, FORMAT_MASK, IMPORTED, FormatId, format_of, records_of
+from bridges.formats import COMPACTED, FORMAT_MASK, IMPORTED, FormatId, format_of
 from bridges.formats.kafka import CONTROL, TRANSACTIONAL, Header, parse_header, transaction_of
 from bridges.formats.kafka_compaction import (
     NO_HORIZON,
-    compacted,
     emptied,
     gap,
     horizon_of,
     is_gap,
-    keys,
     with_horizon,
 )
 from bridges.formats.ledger_note import encode_note
@@ -44,9 +42,10 @@ from sbp_back.client.replacing import Substitute
 from sbp_back.errors import NoSpace, SbpError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from anabranch_kit.run.sliced import Sliced, SlicedWorks
+    from bridges.formats.columns.compaction import Compacted
     from bridges.log.compaction.key_offsets import KeyOffsets
     from bridges.log.compaction.pace import Pace
     from bridges.log.partition.partition_log import PartitionLog
@@ -226,38 +225,20 @@ class CompactionPass:
 
     def _noted(
         self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]], start: int, youngest_ms: int
-    ) -> Generator[None, None, int]:
+    ) -> Sliced[int]:
         """Note the keys of ``entries``. Return the offset at which to stop, -1 to continue."""
-        for entry in entries:
-            if entry.timestamp > youngest_ms:
-                return max(start, entry.base_offset)
-            if not (yield from self._note(entry, ranges)):
+        from bridges.formats.columns import compaction  # numpy is imported with the first pass
+
+        young = next((number for number, entry in enumerate(entries) if entry.timestamp > youngest_ms), len(entries))
+        old = entries[:young]
+        for found in compaction.all_keys([_stored(one) for one in old if _has_records(one, ranges)], self._limit):
+            yield None
+            if found is not None and (noted := self._table.put(found.keys, found.offsets)) < len(found.keys):
+                offset = int(found.offsets[noted])
+                entry = next(one for one in old if offset < one.end_offset)
                 # If one batch alone has too many keys, only some are noted: duplicates of the others stay.
                 return entry.base_offset if entry.base_offset > start else entry.end_offset
-            yield None
-        return -1
-
-    def _note(self, entry: Entry, ranges: Mapping[int, list[tuple[int, int]]]) -> Generator[None, None, bool]:
-        put = self._table.put
-        try:
-            if entry.flags & FORMAT_MASK == _KAFKA:
-                header = parse_header(entry.payload)
-                if header.attributes & CONTROL or _was_aborted(header, entry, ranges):
-                    return True
-                for found in keys(entry.payload, self._limit):
-                    if found is None:
-                        yield None
-                    elif found[1] is not None and not put(found[1], found[0]):
-                        return False
-                return True
-            for record in records_of(format_of(entry.flags), _stored(entry), self._limit):
-                if record is None:
-                    yield None
-                elif record.key is not None and not put(record.key, record.offset):
-                    return False
-        except BatchInvalid:
-            pass  # its readers get the error; the records that it replaces stay
-        return True
+        return -1 if young == len(entries) else max(start, entries[young].base_offset)
 
     # --- what stays -------------------------------------------------------------------------------------------------
 
@@ -286,16 +267,22 @@ class CompactionPass:
                 # Include the entries between, so that a range's data on disk becomes one run, not scattered pieces.
                 await self._replace(of_range[changed[0] : changed[-1] + 1])
 
-    def _judge(
-        self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]]
-    ) -> Generator[None, None, list[_Piece]]:
+    def _judge(self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]]) -> Sliced[list[_Piece]]:
+        from bridges.formats.columns import compaction
+
+        kafka = [one for one in entries if one.flags & FORMAT_MASK == _KAFKA and _has_records(one, ranges)]
+        horizon = self._now_ms + self._delete_retention_ms
+        found = yield from compaction.compacted(
+            [_stored(one) for one in kafka], self._table.highest, self._now_ms, horizon, self._limit
+        )
+        compacted = dict(zip([one.base_offset for one in kafka], found, strict=True))
         pieces: list[_Piece] = []
         for entry in entries:
             piece = _as_it_is(entry)
             try:
                 number = entry.flags & FORMAT_MASK
                 if number == _KAFKA:
-                    piece = yield from self._judge_kafka(entry, ranges)
+                    piece = self._judge_kafka(entry, ranges, compacted)
                 elif number == _YDB:
                     piece = yield from self._judge_whole(entry)
                 elif number == _NOTE:
@@ -307,7 +294,12 @@ class CompactionPass:
             yield None
         return pieces
 
-    def _judge_kafka(self, entry: Entry, ranges: Mapping[int, list[tuple[int, int]]]) -> Generator[None, None, _Piece]:
+    def _judge_kafka(
+        self,
+        entry: Entry,
+        ranges: Mapping[int, list[tuple[int, int]]],
+        compacted: Mapping[int, Compacted | None],
+    ) -> _Piece:
         payload = entry.payload
         header = parse_header(payload)
         if header.attributes & CONTROL:
@@ -316,9 +308,11 @@ class CompactionPass:
             return _Piece([entry], None, entry.flags, False)
         if header.attributes & TRANSACTIONAL and header.producer_id >= 0:
             self._open.setdefault(header.producer_id, False)
-        if header.record_count and not _was_aborted(header, entry, ranges):
-            horizon = self._now_ms + self._delete_retention_ms
-            found = yield from compacted(payload, self._is_latest, self._now_ms, horizon, self._limit)
+        if entry.base_offset in compacted:
+            found = compacted[entry.base_offset]
+            if found is None:
+                self._unsure = True  # its readers get the error
+                return _as_it_is(entry)
             if found.records:
                 if header.producer_id in self._open:
                     self._open[header.producer_id] = True
@@ -355,20 +349,18 @@ class CompactionPass:
         stamp = None if entry.flags & IMPORTED else format_of(entry.flags).describe(entry.payload).producer
         return _nothing(entry, stamp, entry.payload, entry.flags)
 
-    def _judge_whole(self, entry: Entry) -> Generator[None, None, _Piece]:
+    def _judge_whole(self, entry: Entry) -> Sliced[_Piece]:
         """Keep a batch of another format whole, or remove it if every record is replaced."""
-        for record in records_of(format_of(entry.flags), _stored(entry), self._limit):
-            if record is None:
-                yield None
-            elif record.key is None or self._is_latest(record.offset, record.key):
+        from bridges.formats.columns import compaction
+
+        for found in compaction.keys_of([_stored(entry)], self._limit):
+            yield None
+            if found is not None and (found.missing or (self._table.highest(found.keys) <= found.offsets).any()):
                 return _as_it_is(entry)
         stamp = format_of(entry.flags).describe(entry.payload).producer
         if isinstance(stamp, SeqNoStamp | EventStamp):
             return _nothing(entry, stamp, encode_note(stamp), _NOTE | COMPACTED)
         return _nothing(entry)
-
-    def _is_latest(self, offset: int, key: bytes | None) -> bool:
-        return key is not None and self._table.highest(key) <= offset
 
     def _will_be_due(self, horizon_ms: int) -> None:
         if horizon_ms != NO_HORIZON:
@@ -430,6 +422,17 @@ class CompactionPass:
             if not any(one.holds(span.start, span.end) for one in list(self._log.promised)):
                 return
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _has_records(entry: Entry, ranges: Mapping[int, list[tuple[int, int]]]) -> bool:
+    """Return whether a batch has records for readers, of which compaction removes some."""
+    if entry.flags & FORMAT_MASK != _KAFKA:
+        return True
+    try:
+        header = parse_header(entry.payload)
+    except BatchInvalid:
+        return False
+    return bool(header.record_count) and not (header.attributes & CONTROL or _was_aborted(header, entry, ranges))
 
 
 def _stored(entry: Entry) -> StoredBatch:

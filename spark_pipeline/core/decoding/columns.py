@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bridges.formats.columns import Unusual
-from bridges.formats.columns.rows import Arrays, Body, Fields, spread
+from bridges.formats.columns.rows import Arrays, Body, Fields, spread, take_headers
 from bridges.formats.columns.rows import decode as decode_rows
 from bridges.formats.columns.varints import Int64s
 from spark_pipeline.core.ranges import OffsetRange
@@ -109,7 +109,7 @@ def decode(
     if (keys := rows.keys) is not None:
         made["key"] = lambda: array(keys, chosen)
     if (headers := rows.headers) is not None:
-        made["headers"] = lambda: _headers(*headers(chosen))
+        made["headers"] = lambda: _headers(*(headers() if chosen is None else take_headers(headers(), chosen)))
     return assemble(within, columns, count, made)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
+from bridges.formats.checksum import crc32c
+from bridges.formats.columns import translation
+from bridges.formats.columns.compaction import Compacted, all_keys, compacted
 from bridges.formats.kafka import (
     CODEC_MASK,
     DELETE_HORIZON,
@@ -20,8 +26,8 @@ from bridges.formats.kafka import (
     outlines,
     parse_header,
 )
-from bridges.formats.kafka_compaction import NO_HORIZON, Compacted, compacted, keys
-from bridges.formats.records import Buffer, Record
+from bridges.formats.kafka_compaction import NO_HORIZON
+from bridges.formats.records import Buffer, Record, StoredBatch
 
 NOW, HORIZON = 5_000, 9_000
 small = st.binary(max_size=8)
@@ -42,13 +48,26 @@ def batch_of(records: list[Any], codec: int, attributes: int = 0, base: int = 10
     return bytes(builder.finish(codec, attributes))
 
 
-def done(work: Generator[None, None, Compacted]) -> Compacted:
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found: Compacted = end.value
-            return found
+def stored(batch: Buffer) -> StoredBatch:
+    header = parse_header(batch)
+    return StoredBatch(header.base_offset, header.base_offset + header.last_offset_delta + 1, 1, batch)
+
+
+def compact(
+    batches: Sequence[Buffer], newest: dict[bytes | None, int], now: int = NOW, *, by_columns: bool = True
+) -> list[Compacted | None]:
+    with patch.object(translation, "LEAST_RECORDS", 0 if by_columns else 1 << 40):
+        work = compacted(
+            [stored(one) for one in batches], lambda keys: np.array([newest[key] for key in keys]), now, HORIZON
+        )
+        return at_once(work)
+
+
+def compact_one(batch: Buffer, newest: dict[bytes | None, int], now: int = NOW) -> Compacted:
+    (found,) = compact([batch], newest, now)
+    assert [found] == compact([batch], newest, now, by_columns=False), "columns and the long way differ"
+    assert found is not None
+    return found
 
 
 def told(batch: Buffer) -> list[tuple[Any, ...]]:
@@ -59,21 +78,23 @@ def told(batch: Buffer) -> list[tuple[Any, ...]]:
 def test_outlines_are_of_the_same_records(records: list[Any], codec: int, attributes: int) -> None:
     batch = batch_of(records, codec, attributes)
     wanted = [(one.offset, one.timestamp, one.key, one.value is not None) for one in iterate(batch)]
-    for raw in (False, True):
-        found = [one for one in outlines(batch, raw=raw) if one is not None]
-        assert [one[:4] for one in found] == wanted
-    assert [one for one in keys(batch) if one is not None] == [(offset, key) for offset, _, key, _ in wanted]
-    if not codec:
-        assert b"".join(one.raw for one in outlines(batch, raw=True) if one is not None) == batch[HEADER_SIZE:]
+    assert [one[:4] for one in outlines(batch) if one is not None] == wanted
+    for least in (0, 1 << 40):
+        with patch.object(translation, "LEAST_RECORDS", least):
+            found = [one for one in all_keys([stored(batch)]) if one is not None]
+        keyed = [(offset, key) for offset, _, key, _ in wanted if key is not None]
+        assert [(offset, key) for one in found for key, offset in zip(one.keys, one.offsets, strict=True)] == keyed
+        assert sum(one.missing for one in found) == len(wanted) - len(keyed)
 
 
 @given(st.lists(record, min_size=1, max_size=12), st.integers(0, 4), st.data())
 def test_what_stays_is_what_a_filter_leaves(records: list[Any], codec: int, data: st.DataObject) -> None:
     batch = batch_of(records, codec)
     before = told(batch)
-    latest = data.draw(st.sets(st.sampled_from([one[0] for one in before])))
-    found = done(compacted(batch, lambda offset, key: offset in latest, NOW, HORIZON))
-    wanted = [one for one in before if one[0] in latest and one[2] is not None]
+    newest = {key: data.draw(st.integers(99, before[-1][0] + 1)) for key in {one[2] for one in before}}
+    newest[b""] = newest.get(b"", 0)
+    found = compact_one(batch, newest)
+    wanted = [one for one in before if one[2] is not None and newest[one[2]] <= one[0]]
     assert found.records == len(wanted)
     tombstones = any(one[3] is None for one in wanted)
     assert found.horizon_ms == (HORIZON if tombstones else NO_HORIZON)
@@ -87,13 +108,51 @@ def test_what_stays_is_what_a_filter_leaves(records: list[Any], codec: int, data
         assert bool(new.attributes & DELETE_HORIZON) is tombstones
         if tombstones:
             # The next pass leaves it as it is, and the one after the horizon takes those that tell nothing more.
-            again = done(compacted(after, lambda offset, key: True, NOW, HORIZON + 1))
+            again = compact_one(after, newest)
             assert again == Compacted(None, len(wanted), HORIZON)
-            last = done(compacted(after, lambda offset, key: True, HORIZON, HORIZON + 1))
+            last = compact_one(after, newest, HORIZON)
             rest = [one for one in wanted if one[3] is not None]
             assert last.payload is not None
             assert told(last.payload) == rest
             assert parse_header(last.payload).attributes & CODEC_MASK == (codec if rest else 0)
+
+
+@given(st.lists(st.lists(record, min_size=1, max_size=6), min_size=2, max_size=5), st.integers(0, 4), st.data())
+def test_batches_that_are_compacted_together_become_what_each_becomes_alone(
+    groups: list[list[Any]], codec: int, data: st.DataObject
+) -> None:
+    batches: list[Buffer] = []
+    base = 100
+    for records in groups:
+        batches.append(batch_of(records, codec, base=base))
+        base = stored(batches[-1]).end_offset
+    newest = {key: data.draw(st.integers(99, base)) for batch in batches for key in {one[2] for one in told(batch)}}
+    newest[b""] = newest.get(b"", 0)
+    damaged = -1 if codec else data.draw(st.integers(-1, len(batches) - 1))  # gzip works without its last bytes
+    if damaged >= 0:
+        batches[damaged] = bytes(batches[damaged][:-3])
+    found = compact(batches, newest)
+    assert found == [one for batch in batches for one in compact([batch], newest)]
+    assert found == compact(batches, newest, by_columns=False)
+    assert [number for number, one in enumerate(found) if one is None] == ([damaged] if damaged >= 0 else [])
+
+
+def test_a_batch_of_many_records_is_compacted_in_parts() -> None:
+    records = [(b"%d" % (number % 700), b"v", [("h", b"%d" % number)], number, 1) for number in range(5000)]
+    batch = batch_of(records, 0)
+    newest: dict[bytes | None, int] = {b"%d" % key: 100 + key + 700 * ((4999 - key) // 700) for key in range(700)}
+    found = compact_one(batch, newest)
+    assert found.payload is not None
+    assert told(found.payload) == told(batch)[-700:]
+
+
+def test_headers_whose_names_are_no_text_stay_as_they_are() -> None:
+    batch = batch_of([(b"k", b"v", [("h", b"\0")], 5, 1), (b"k", b"w", [("h", b"\0")], 5, 1)], 0)
+    odd = bytearray(batch.replace(b"\2h", b"\2\xff"))
+    odd[17:21] = crc32c(memoryview(odd)[21:]).to_bytes(4, "big")
+    found = compact_one(odd, {b"k": 101, b"": 0})
+    assert found.payload is not None
+    assert bytes(found.payload).count(b"\2\xff") == 1
 
 
 @given(st.lists(record, min_size=1, max_size=4), st.integers(0, 400), st.integers(0, 255))
@@ -101,15 +160,14 @@ def test_what_is_damaged_is_told_or_kept_within_its_bounds(records: list[Any], a
     batch = bytearray(batch_of(records, 0))
     batch[HEADER_SIZE + at % max(1, len(batch) - HEADER_SIZE)] = byte
     try:
-        found = [one for one in outlines(batch, raw=True) if one is not None]
+        found = [one for one in outlines(batch) if one is not None]
     except BatchInvalid:
         return
-    assert sum(len(one.raw) for one in found) <= len(batch) - HEADER_SIZE
+    assert sum(len(one.rest) for one in found) <= len(batch) - HEADER_SIZE
 
 
 def test_a_record_that_ends_behind_its_batch_is_told() -> None:
     batch = batch_of([(b"key", b"value", [], 0, 1)], 0)
     for cut in range(HEADER_SIZE + 1, len(batch) - 6):
-        for raw in (False, True):
-            with pytest.raises(BatchInvalid):
-                list(outlines(batch[:cut], raw=raw))
+        with pytest.raises(BatchInvalid):
+            list(outlines(batch[:cut]))
