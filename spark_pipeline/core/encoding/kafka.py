@@ -8,7 +8,6 @@ records. Layout: KIP-98 and docs/protocols/kafka.md, "Produce".
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import crc32c
@@ -19,11 +18,12 @@ import pyarrow.compute as pc
 
 from bridges.catalog.topics.lineage import murmur2
 from bridges.formats.codecs.compression import compress
+from bridges.formats.columns.varints import Int64s, zigzag
+from bridges.formats.columns.varints import sizes as varint_sizes
+from bridges.formats.columns.weaving import Constant, Number, weave
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
 from bridges.formats.producer import SEQUENCES
 from bridges.formats.records import Buffer
-
-Int64s = npt.NDArray[np.int64]
 
 _OVERHEAD = 36
 """Most bytes of a record without key, value and headers: five lengths of 32 bits, a time of 64, attributes."""
@@ -128,16 +128,14 @@ def _encode(records: Records, starts: Int64s, ends: Int64s, codec: int) -> list[
     tails = None if records.headers is None else _tails(records.headers.slice(low, high - low))[0]
     inner += 1 if tails is None else lengths_of(tails)
 
-    zigzags = [_zigzag(column) for column in columns]
-    middle = _zigzag(value_numbers)
-    inner += 1 + _widths(middle) + sum(map(_widths, zigzags))
-    lengths = _zigzag(inner)
-    # Attributes are a byte of zeros, which is what the number 0 looks like.
-    front = _varints([lengths, np.zeros_like(lengths), *zigzags])
+    zigzags = [zigzag(column) for column in columns]
+    middle = zigzag(value_numbers)
+    inner += 1 + varint_sizes(middle) + sum(map(varint_sizes, zigzags))
+    front = _woven(Number(inner << 1), Constant(b"\0"), *map(Number, zigzags))
     parts = [front]
     if keys is not None:
         parts.append(_filled(keys))
-    parts += [_varints([middle]), _filled(values), pa.scalar(b"\0", pa.binary()) if tails is None else tails]
+    parts += [_woven(Number(middle)), _filled(values), pa.scalar(b"\0", pa.binary()) if tails is None else tails]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     body = memoryview(joined.buffers()[2])
     places = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1, joined.offset * 4)
@@ -170,55 +168,26 @@ def _tails(headers: pa.Array) -> tuple[pa.Array, Int64s]:
     values = flat.field("value")
     name_lengths, value_lengths = lengths_of(names), lengths_of(values)
     ones = pc.binary_join_element_wise(
-        _varints([_zigzag(name_lengths)]),
+        _woven(Number(name_lengths << 1)),
         _filled(names),
-        _varints([_zigzag(_numbers_of(values, value_lengths))]),
+        _woven(Number(zigzag(_numbers_of(values, value_lengths)))),
         _filled(values),
         pa.scalar(b"", pa.binary()),
     )
-    ends = np.zeros(len(headers) + 1, np.int32)
-    np.cumsum(numbers, out=ends[1:])
-    each = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), ones), pa.scalar(b"", pa.binary()))
-    return pc.binary_join_element_wise(_varints([_zigzag(numbers)]), each, pa.scalar(b"", pa.binary())), numbers
+    each = pc.binary_join(
+        pa.ListArray.from_arrays(pa.array(_bounds(np.cumsum(numbers))), ones), pa.scalar(b"", pa.binary())
+    )
+    return pc.binary_join_element_wise(_woven(Number(numbers << 1)), each, pa.scalar(b"", pa.binary())), numbers
 
 
-# --- variable-length numbers ----------------------------------------------------------------------------------------
+def _woven(first: Number, *rest: Number | Constant) -> pa.Array:
+    """Return for each row its numbers, concatenated."""
+    data, ends = weave(len(first.values), [first, *rest])
+    return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(_bounds(ends)), pa.py_buffer(data)])
 
 
-def _zigzag(numbers: Int64s) -> npt.NDArray[np.uint64]:
-    found: npt.NDArray[np.uint64] = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
-    return found
-
-
-def _widths(numbers: npt.NDArray[np.uint64]) -> Int64s:
-    """Return the bytes that each number takes."""
-    widths = np.ones(len(numbers), np.int64)
-    largest = int(numbers.max()) if len(numbers) else 0
-    for shift in range(7, largest.bit_length(), 7):
-        widths += numbers >= np.uint64(1 << shift)
-    return widths
-
-
-def _varints(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
-    """Return for each row the numbers of all columns, concatenated as variable-length integers."""
-    widths = [_widths(column) for column in columns]
-    total = sum(widths[1:], widths[0])
-    offsets = np.zeros(len(total) + 1, np.int32)
-    np.cumsum(total, out=offsets[1:])
-    out = np.empty(int(offsets[-1]), np.uint8)
-    at = offsets[:-1].astype(np.int64)
-    for column, width in zip(columns, widths, strict=True):
-        most = int(width.max()) if len(width) else 0
-        for byte in range(most):
-            if byte:  # every number has a first byte
-                some = np.flatnonzero(width > byte)
-                place, number, size = at[some] + byte, column[some] >> np.uint64(7 * byte), width[some]
-            else:
-                place, number, size = at, column, width
-            bits = (number & np.uint64(0x7F)).astype(np.uint8)
-            out[place] = bits if byte == most - 1 else bits | ((size > byte + 1).view(np.uint8) << 7)
-        at = at + width
-    return pa.Array.from_buffers(pa.binary(), len(total), [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+def _bounds(ends: Int64s) -> npt.NDArray[np.int32]:
+    return np.concatenate(([0], ends)).astype(np.int32)
 
 
 _FRONT = struct.Struct(">qiibI")
