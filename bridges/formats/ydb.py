@@ -24,7 +24,7 @@ from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
 from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
-from bridges.formats.codecs.ydb import Codec, codec_name, gunzip_short, undo
+from bridges.formats.codecs.ydb import Codec, codec_name, short_inflater, undo
 from bridges.formats.pieces import LARGE, Layout, copied
 from bridges.formats.producer import InTransaction, ProducerStamp, SeqNoStamp
 from bridges.formats.protobuf import length, put_bytes, put_varint, signed, skip, varint
@@ -356,10 +356,6 @@ class YdbFormat:
                 codec,
             )
 
-    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-        for found in _walk(batch, parse_head(batch.payload), 0):
-            yield None if found is None else (found[0], found[1].created_ms)
-
     def event_bytes(self, payload: Buffer) -> int | None:
         return None  # bodies may be compressed
 
@@ -426,10 +422,11 @@ def _without_values(
 class _Decoder:
     """A decoder of the bodies of one batch, up to ``limit`` bytes together."""
 
-    __slots__ = ("_codec", "_left", "_name", "_payload", "_spent")
+    __slots__ = ("_codec", "_inflate", "_left", "_name", "_payload", "_spent")
 
     def __init__(self, codec: int, payload: memoryview, limit: int) -> None:
         self._codec = codec
+        self._inflate = short_inflater(codec)
         self._payload = payload
         self._left = limit
         self._spent = 0
@@ -445,7 +442,7 @@ class _Decoder:
         if self._codec not in _KNOWN or self._codec == Codec.RAW:
             plain = yield from copied(body)
             return None if self._codec == Codec.RAW else self._name, plain
-        if self._codec == Codec.GZIP and (short := gunzip_short(body)) is not None and len(short) <= self._left:
+        if (short := self._inflate(body)) is not None and len(short) <= self._left:
             self._left -= len(short)
             self._spent += len(short)
             return None, short

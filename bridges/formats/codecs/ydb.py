@@ -8,8 +8,9 @@ must get a body whole, or as it is.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import partial
 
 import zstandard
 
@@ -60,17 +61,39 @@ def undo(codec: int, data: memoryview, limit: int) -> Iterator[Buffer | None]:
     raise CompressionUnsupported(f"YDB's codec {codec} is not known here")
 
 
-def gunzip_short(data: memoryview) -> bytes | None:
-    """Return a body of one gzip member, at most a piece long in both forms; None for all others. Most bodies are
-    such."""
-    if len(data) > PIECE:
+Inflate = Callable[[memoryview], bytes | None]
+"""Returns the plain body if it is of one gzip member or one zstd frame, and at most a piece long in both forms; None
+for all others. Most bodies are such."""
+
+
+def short_inflater(codec: int) -> Inflate:
+    """Return the function for bodies of ``codec``."""
+    if codec == Codec.GZIP:
+        return _gunzip_short
+    if codec == Codec.ZSTD:
+        return partial(_unzstd_short, zstandard.ZstdDecompressor())  # making one takes longer than most bodies
+    return lambda body: None
+
+
+def _gunzip_short(body: memoryview) -> bytes | None:
+    if len(body) > PIECE:
         return None
     member = zlib.decompressobj(31)
     try:
-        plain = member.decompress(data, PIECE)
+        plain = member.decompress(body, PIECE)
     except zlib.error:
         return None
     return plain if member.eof and not member.unused_data else None
+
+
+def _unzstd_short(inflater: zstandard.ZstdDecompressor, body: memoryview) -> bytes | None:
+    try:
+        # Of a frame that does not tell its size (-1) the library would not report what lies behind it.
+        if len(body) <= PIECE and 0 < zstandard.frame_content_size(body) <= PIECE:
+            return inflater.decompress(body, allow_extra_data=False)
+    except zstandard.ZstdError:
+        pass
+    return None
 
 
 def _bounded(pieces: Iterator[Buffer | None], limit: int) -> Iterator[Buffer | None]:

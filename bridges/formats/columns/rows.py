@@ -14,6 +14,8 @@ from bridges.formats.columns import Unusual
 from bridges.formats.columns.varints import Bools, Int64s, Numbers
 from bridges.formats.records import Buffer, StoredBatch
 
+STEP_RECORDS = 2000
+
 
 @dataclass(slots=True)
 class Fields:
@@ -109,6 +111,11 @@ class Body:
         """Return the records from ``number`` of these on: their bytes, a part of which ``data`` is, begin at
         ``position``."""
         return replace(self, data=data, count=self.count - number, first=number, skipped=position)
+
+    @property
+    def step_records(self) -> int:
+        """Return the most records that are decoded in one step, which takes some two milliseconds."""
+        return STEP_RECORDS
 
     @property
     def producer(self) -> str | None:

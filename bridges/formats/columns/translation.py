@@ -16,8 +16,9 @@ ARRAYS: dict[int, Arrays] = {FormatId.KAFKA: kafka, FormatId.PRAVEGA: pravega, F
 """Formats that are decoded and encoded as columns."""
 
 STEP_BYTES = 512 * 1024
-STEP_RECORDS = 2000
-"""Most bytes and records decoded in one step: it takes some two milliseconds."""
+"""Most bytes decoded in one step."""
+_WHOLE = 16 * 1024 * 1024
+"""Most bytes to which :func:`rows_of` decompresses a batch, since no budget counts them."""
 
 
 def translate(batches: Sequence[StoredBatch], target: StoredFormat, limit: int) -> Sliced[list[Buffer]]:
@@ -66,7 +67,7 @@ def rows_of(batches: Sequence[StoredBatch], limit: int) -> Iterator[tuple[Sequen
     """Yield bodies of batches of one format, their records, and how many of these each has; None where much was done.
 
     Small batches come together, and a large one in parts: its body comes with each. Raises Unusual, for few records
-    too, and BatchInvalid.
+    too, and BatchInvalid, for very large batches too.
     """
     arrays = ARRAYS.get(batches[0].flags & FORMAT_MASK)
     if arrays is None or batches[-1].end_offset - batches[0].base_offset < LEAST_RECORDS:
@@ -74,12 +75,12 @@ def rows_of(batches: Sequence[StoredBatch], limit: int) -> Iterator[tuple[Sequen
     bodies: list[Body] = []
     size = count = 0
     for batch in batches:
-        body = yield from arrays.open_body(batch, limit)
+        body = yield from arrays.open_body(batch, min(limit, _WHOLE))
         if body is None:
             continue
         size += len(body.data)
         count += body.count
-        if bodies and (size > STEP_BYTES or count > STEP_RECORDS):
+        if bodies and (size > STEP_BYTES or count > body.step_records):
             for rows, counts in _decoded(arrays, bodies):
                 yield bodies, rows, counts
             bodies, size, count = [], len(body.data), body.count
@@ -99,8 +100,8 @@ def _decoded(arrays: Arrays, bodies: Sequence[Body]) -> Iterator[tuple[Rows, lis
     at = number = 0
     while number < body.count:
         part = body.part(data[at : at + STEP_BYTES], number, at)
-        is_last = part.count <= STEP_RECORDS and len(part.data) == len(data) - at
-        part.count = min(part.count, STEP_RECORDS)
+        is_last = part.count <= body.step_records and len(part.data) == len(data) - at
+        part.count = min(part.count, body.step_records)
         rows = _decode(arrays, [part], partial=not is_last)
         yield rows, [len(rows)]
         at += rows.behind

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from bridges.errors import BatchInvalid
-from bridges.formats.codecs.ydb import Codec
+from bridges.formats.codecs.ydb import Codec, Inflate, short_inflater
 from bridges.formats.columns import Unusual
-from bridges.formats.columns.rows import Body, Fields, Headers, Rows, distinct
+from bridges.formats.columns.rows import STEP_RECORDS, Body, Fields, Headers, Rows, distinct
 from bridges.formats.columns.varints import Bools, Int64s, Numbers, chain, sizes, steps_by, walk
 from bridges.formats.columns.weaving import Constant, Number, Part, cut, lists, weave
 from bridges.formats.records import StoredBatch
@@ -28,6 +29,9 @@ from bridges.formats.ydb import (
     parse_head,
 )
 
+_CODECS = frozenset({Codec.RAW, Codec.GZIP, Codec.ZSTD})
+_INFLATED_RECORDS, _INFLATED_BYTES = 500, 1024 * 1024
+"""Most messages that are inflated in one step, and most bytes to which they are."""
 _MESSAGE_TAG = 0x0A
 _SEQ_NO, _CREATED, _DATA, _UNCOMPRESSED_SIZE, _ITEM = 0x08, 0x12, 0x1A, 0x20, 0x3A
 """Tags of a message's fields. Tags inside metadata items and times stand in the code that reads them."""
@@ -48,6 +52,10 @@ class YdbBody(Body):
     head: Head
 
     @property
+    def step_records(self) -> int:
+        return STEP_RECORDS if self.head.codec == Codec.RAW else _INFLATED_RECORDS
+
+    @property
     def producer(self) -> str | None:
         return self.head.producer_id.decode(errors="replace") or None
 
@@ -55,7 +63,9 @@ class YdbBody(Body):
 def open_body(batch: StoredBatch, limit: int) -> Generator[None, None, YdbBody | None]:
     head = parse_head(batch.payload)
     yield from check_crc(batch.payload)
-    if head.codec != Codec.RAW or not head.messages:
+    if head.codec not in _CODECS or not head.messages:
+        raise Unusual
+    if head.codec != Codec.RAW and (head.messages // _INFLATED_RECORDS + 1) * _INFLATED_BYTES > limit:
         raise Unusual
     if not head.sparse and head.messages != batch.end_offset - batch.base_offset:
         raise Unusual
@@ -124,7 +134,7 @@ def decode(bodies: Sequence[YdbBody], partial: bool = False) -> Rows:
         messages.created,
         messages.seq_no,
         keys,
-        Fields(numbers.data, messages.data_start, messages.data_end, missing),
+        _plain(Fields(numbers.data, messages.data_start, messages.data_end, missing), bodies, counts),
         _headers(numbers, items, count) if len(items.of) else None,
         behind,
     )
@@ -217,6 +227,26 @@ def _fields(numbers: Numbers, begins: Int64s, ends: Int64s) -> _Messages:
         np.concatenate(item_starts)[order],
         np.concatenate(item_ends)[order],
     )
+
+
+def _plain(values: Fields, bodies: Sequence[YdbBody], counts: Sequence[int]) -> Fields:
+    """Return the values decoded. Raises Unusual for those that are not short, or do not decode."""
+    if all(body.head.codec == Codec.RAW for body in bodies):
+        return values
+    data = memoryview(values.data)
+    missing = set() if values.missing is None else set(np.flatnonzero(values.missing).tolist())
+    places = enumerate(zip(values.starts.tolist(), values.ends.tolist(), strict=True))
+    plain: list[bytes] = []
+    left = _INFLATED_BYTES
+    for body, count in zip(bodies, counts, strict=True):
+        inflate: Inflate = bytes if body.head.codec == Codec.RAW else short_inflater(body.head.codec)
+        for number, (start, end) in islice(places, count):
+            value = b"" if number in missing else inflate(data[start:end])
+            if value is None or (left := left - len(value)) < 0:
+                raise Unusual
+            plain.append(value)
+    ends = np.cumsum([len(value) for value in plain])
+    return Fields(b"".join(plain), np.concatenate(([0], ends[:-1])), ends, values.missing)
 
 
 def _created(numbers: Numbers, begins: Int64s, ends: Int64s) -> Int64s:

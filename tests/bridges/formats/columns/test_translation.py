@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,14 +15,16 @@ from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, _one_by_one
 from bridges.formats.base import APPEND_TIME, FORMAT_MASK, FormatId
-from bridges.formats.codecs.compression import DEFAULT_LIMIT
-from bridges.formats.columns import Unusual, translation
+from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
+from bridges.formats.codecs.ydb import Codec
+from bridges.formats.columns import Unusual, rows, translation
 from bridges.formats.columns.translation import translate
 from bridges.formats.kafka import LOG_APPEND_TIME, encode
 from bridges.formats.pravega import Shape, gathered
 from bridges.formats.pravega import encode as encode_pravega
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import NULL_ITEM, TIMESTAMP_ITEM, TOMBSTONE_ITEM, Head, encode_batch
+from tests.bridges.formats import ydb_messages
 
 TARGETS = (FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB)
 
@@ -147,7 +150,7 @@ def test_several_batches_together(batches: list[list[Record]], codec: int, flags
 @pytest.mark.parametrize("target", [FormatId.PRAVEGA, FormatId.YDB])
 def test_batches_in_many_steps(target: FormatId, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translation, "STEP_BYTES", 3000)
-    monkeypatch.setattr(translation, "STEP_RECORDS", 40)
+    monkeypatch.setattr(rows, "STEP_RECORDS", 40)
     draw = random.Random(3)
     records = [
         Record(
@@ -260,6 +263,43 @@ def test_messages_of_ydb(messages: list[dict[str, object]], behind: bytes, codec
     body = b"".join(b"\x0a" + varint(len(one)) + one for one in whole) + behind
     head = Head(False, codec, len(messages), 1, 9, 5, b"me", b"")
     check(StoredBatch(50, 50 + len(messages), FormatId.YDB, encode_batch(head, body), 77))
+
+
+def packed(codec: int, data: bytes) -> bytes:
+    return zstandard.compress(data) if codec == Codec.ZSTD else ydb_messages.encoded(codec, data)
+
+
+def of_ydb(codec: int, *bodies: bytes, items: Sequence[tuple[str, bytes]] = ()) -> StoredBatch:
+    messages = [ydb_messages.message(number, body, items) for number, body in enumerate(bodies)]
+    return ydb_messages.stored(*messages, base=50, codec=codec)
+
+
+@given(
+    plain=st.lists(st.binary(max_size=300) | st.integers(60_000, 70_000).map(bytes), min_size=1, max_size=8),
+    codec=st.sampled_from([Codec.GZIP, Codec.ZSTD, Codec.LZOP]),
+    odd=st.sampled_from(["", "twice", "cut", "more", "empty", "tombstone"]),
+)
+def test_compressed_messages_of_ydb(plain: list[bytes], codec: int, odd: str) -> None:
+    bodies = [packed(codec, one) for one in plain]
+    first = bodies[0]
+    bodies[0] = {"twice": first + first, "cut": first[:-1], "more": first + b"x"}.get(odd, first)
+    if odd in ("empty", "tombstone"):
+        bodies = [b"" for _ in bodies]
+    given = check(of_ydb(codec, *bodies, items=[(TOMBSTONE_ITEM, b"")] if odd == "tombstone" else []))
+    if (not odd and min(map(len, plain)) > 0 and max(map(len, plain)) <= PIECE and codec != Codec.LZOP) or (
+        odd == "tombstone" and codec != Codec.LZOP
+    ):
+        assert given == 2
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_compressed_messages_of_ydb_are_inflated_in_parts_and_within_the_limit(codec: int) -> None:
+    bodies = [packed(codec, b"%d" % number * 400) for number in range(1800)]
+    batch = of_ydb(codec, *bodies)
+    assert check(batch) == 2, "four parts of at most a mebibyte"
+    assert check(of_ydb(codec, *[packed(codec, bytes(PIECE))] * 40)) == 0, "more than a step may inflate"
+    with pytest.raises(Unusual):
+        at_once(translate([batch], FORMATS[FormatId.KAFKA], 2 * 1024 * 1024))
 
 
 @given(seed=st.integers(0, 1 << 30), flips=st.integers(1, 4))
