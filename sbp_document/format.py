@@ -107,10 +107,6 @@ class DocumentFormat:
         if batch.base_offset < offset < batch.end_offset:
             raise BatchInvalid(f"a record batch of sbp-v0.1 has fewer records than its {_span(batch)} offsets")
 
-    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-        for record in self.records(batch):
-            yield None if record is None else (record.offset, record.timestamp)
-
     def event_bytes(self, payload: Buffer) -> int | None:
         return None
 

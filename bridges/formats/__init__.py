@@ -22,7 +22,6 @@ from bridges.formats.base import (
     FormatId,
     StoredFormat,
     records_of,
-    times_of,
 )
 from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.columns import LEAST_RECORDS, Unusual
@@ -48,7 +47,6 @@ __all__ = [
     "format_of",
     "records_of",
     "register",
-    "times_of",
 ]
 
 ENTRY_POINTS = "anabranch.formats"

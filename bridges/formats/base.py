@@ -19,7 +19,7 @@ IMPORTED = 0x10
 
 APPEND_TIME = 0x20
 """The flag of an entry whose topic stamps records with the time of their append. Readers of the batch's own format get
-its bytes as they are; other readers, and lookups by time, use :func:`times_of` and :func:`records_of`."""
+its bytes as they are; other readers, and lookups by time, use :func:`records_of`."""
 
 COMPACTED = 0x40
 """The flag of an entry that compaction has put in the place of the original batches."""
@@ -113,9 +113,6 @@ class StoredFormat(Protocol):
         last item, for callers that must not block. Raises BatchInvalid as soon as a record is malformed.
         """
 
-    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-        """Yield only (offset, timestamp in ms or -1) of each record, like :meth:`records`."""
-
     def event_bytes(self, payload: Buffer) -> int | None:
         """Return the bytes of a position that the batch takes, as Pravega counts them (bridges/log/byte_positions),
         from its header; None if only the records determine them.
@@ -141,11 +138,3 @@ def _appended_at(records: Iterator[Record | None], written_ms: int) -> Iterator[
         if record is not None:
             record.timestamp = written_ms
         yield record
-
-
-def times_of(plug: StoredFormat, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-    """Yield :meth:`StoredFormat.times` with the timestamps that the topic demands. Raises BatchInvalid."""
-    times = plug.times(batch, limit)
-    if not batch.flags & APPEND_TIME:
-        return times
-    return (None if one is None else (one[0], batch.written_ms) for one in times)

@@ -355,14 +355,13 @@ def iterate(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord]:
     return (record for record in slices(batch, limit) if record is not None)
 
 
-def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int, bool] | None]:
-    """Yield (offset, timestamp, whether it has a key) of every record, like :func:`slices` but without reading the
-    rest.
+def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, bool] | None]:
+    """Yield (timestamp, whether it has a key) of every record, like :func:`slices` but without reading the rest.
 
     A record costs a fraction of what it costs there, and values are never held whole.
     """
     header, body = _open(batch, limit)
-    base_offset, base_timestamp, last = header.base_offset, header.base_timestamp, header.last_offset_delta
+    base_timestamp, last = header.base_timestamp, header.last_offset_delta
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     position = 0
     data = body.data
@@ -408,11 +407,7 @@ def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int,
                 raise BatchInvalid("a field of a record is longer than the record")
             if not 0 <= offset <= last:
                 _check_delta(header, offset)
-            yield (
-                base_offset + offset,
-                base_timestamp + timestamp if append_time is None else append_time,
-                key >= 0,
-            )
+            yield base_timestamp + timestamp if append_time is None else append_time, key >= 0
             position = end
         if position > len(data):
             yield from body.skip(position)
@@ -727,13 +722,6 @@ class KafkaFormat:
                 (sequence + delta) % SEQUENCES if sequence >= 0 else -1,
                 written,
             )
-
-    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-        header = parse_header(batch.payload)
-        if header.attributes & CONTROL:
-            return
-        for head in heads(batch.payload, limit):
-            yield None if head is None else (_placed(batch, head[0] - header.base_offset), head[1])
 
     def event_bytes(self, payload: Buffer) -> int | None:
         header = parse_header(payload)

@@ -55,9 +55,6 @@ class LedgerNoteFormat:
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         return iter(())
 
-    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-        return iter(())
-
     def event_bytes(self, payload: Buffer) -> int | None:
         return 0
 

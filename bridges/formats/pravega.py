@@ -239,10 +239,6 @@ class PravegaFormat:
             if not number % _AT_ONCE:
                 yield None
 
-    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-        for one in self.records(batch, limit):
-            yield None if one is None else (one.offset, one.timestamp)
-
     def event_bytes(self, payload: Buffer) -> int | None:
         return byte_count(payload)
 

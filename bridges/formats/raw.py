@@ -30,9 +30,6 @@ class RawFormat:
         if batch.base_offset >= start:
             yield Record(None, (yield from copied(batch.payload)), offset=batch.base_offset, written=batch.written_ms)
 
-    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-        yield batch.base_offset, -1
-
     def event_bytes(self, payload: Buffer) -> int | None:
         return EVENT_HEADER + len(payload)
 

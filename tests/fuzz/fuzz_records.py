@@ -58,7 +58,6 @@ def one_input(data: bytes) -> None:
                 return
     except BatchInvalid:
         return
-    assert [item for item in form.times(batch, LIMIT) if item is not None] == records
     behind = [one.offset for one in form.records(batch, LIMIT, 9) if one is not None]
     assert behind == [offset for offset, _ in records if offset >= 9]
 

@@ -85,9 +85,6 @@ class LineFormat:
             if not offset % 100:
                 yield None
 
-    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
-        return (None if one is None else (one.offset, one.timestamp) for one in self.records(batch, limit))
-
     def event_bytes(self, payload: Buffer) -> int | None:
         return None  # only its lines tell
 

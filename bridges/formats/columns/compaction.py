@@ -23,8 +23,6 @@ from bridges.formats.kafka import CODEC_MASK, DELETE_HORIZON, BatchBuilder, Head
 from bridges.formats.kafka_compaction import NO_HORIZON, builder_of, emptied, horizon_of
 from bridges.formats.records import Buffer, StoredBatch
 
-_WHOLE = 4 * 1024 * 1024
-"""Most bytes to which a batch is decompressed as a whole, since no budget counts them."""
 _RECORDS_AT_ONCE = 200
 
 Highest = Callable[[Sequence[bytes]], Int64s]
@@ -58,7 +56,7 @@ def all_keys(batches: Sequence[StoredBatch], limit: int = DEFAULT_LIMIT) -> Iter
 def keys_of(batches: Sequence[StoredBatch], limit: int = DEFAULT_LIMIT) -> Iterator[Keys | None]:
     """Yield the keys of batches of one format, as :func:`all_keys` does. Raises BatchInvalid if there is only one."""
     try:
-        for found in rows_of(batches, min(limit, _WHOLE)):
+        for found in rows_of(batches, limit):
             yield None
             if found is not None:
                 rows = found[1]
@@ -113,7 +111,7 @@ class _Rules(NamedTuple):
     def by_columns(self, batches: Sequence[StoredBatch]) -> Sliced[list[Compacted | None]]:
         made: list[Compacted | None] = []
         parts: list[Rows] = []
-        for found in rows_of(batches, min(self.limit, _WHOLE)):
+        for found in rows_of(batches, self.limit):
             yield None
             if found is not None:
                 bodies, rows, _ = found

@@ -278,7 +278,7 @@ def _records_of_kafka(
         if head is None:
             yield None
             continue
-        _, timestamp, keyed = head
+        timestamp, keyed = head
         if keys and not keyed:
             without_key.append(index)
         if timestamp > highest:

@@ -22,8 +22,9 @@ import structlog
 from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks
 from anabranch_kit.run.turns import Turns
 from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
-from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of, times_of
+from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of, records_of
 from bridges.formats.codecs.compression import DEFAULT_LIMIT
+from bridges.formats.columns import LEAST_RECORDS, Unusual
 from bridges.formats.records import StoredBatch
 from bridges.log.state.offset_index import Row
 
@@ -205,18 +206,37 @@ def _age(batch: StoredBatch) -> int:
 def _walking(
     batch: StoredBatch, start: int, timestamp: int | None, limit: int
 ) -> Sliced[tuple[Found | None, int | None]]:
+    try:
+        return (yield from _by_columns(batch, start, timestamp, limit))
+    except (Unusual, BatchInvalid):
+        pass
     highest = -1
-    count = 0
-    for item in times_of(format_of(batch.flags), batch, limit):
-        if item is None:
+    for count, record in enumerate(records_of(format_of(batch.flags), batch, limit, start), 1):
+        if record is None or not count % SLICE_RECORDS:
             yield None
-            continue
-        offset, of_record = item
-        if offset >= start and of_record > highest:
-            highest = of_record
-            if timestamp is not None and of_record >= timestamp:
-                return (offset, of_record), None
-        count += 1
-        if not count % SLICE_RECORDS:
-            yield None
+        if record is not None and record.timestamp > highest:
+            highest = record.timestamp
+            if timestamp is not None and highest >= timestamp:
+                return (record.offset, highest), None
+    return None, highest
+
+
+def _by_columns(
+    batch: StoredBatch, start: int, timestamp: int | None, limit: int
+) -> Sliced[tuple[Found | None, int | None]]:
+    if batch.end_offset - batch.base_offset < LEAST_RECORDS:
+        raise Unusual
+    yield None  # numpy may be imported below, which must not be on the event loop
+    from bridges.formats.columns.translation import rows_of
+
+    highest = -1
+    for found in rows_of([batch], limit):
+        yield None
+        if found is not None:
+            inside = found[1].offsets >= start
+            offsets, times = found[1].offsets[inside], found[1].timestamps[inside]
+            if timestamp is not None and (late := times >= max(timestamp, 0)).any():
+                first = int(late.argmax())
+                return (int(offsets[first]), int(times[first])), None
+            highest = max(highest, int(times.max(initial=-1)))
     return None, highest

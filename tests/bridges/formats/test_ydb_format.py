@@ -145,7 +145,7 @@ def test_times_that_no_other_format_holds_are_unknown() -> None:
     for seconds in (1 << 62, -(1 << 63)):
         assert created_ms(seconds, 0) == -1
     batch = stored(message(1, b"", created=(-5, 0)), message(2, b"", created=(3, 0)), message(3, b""))
-    assert [item for item in FORM.times(batch) if item is not None] == [(0, -5000), (1, 3000), (2, -1)]
+    assert [one.timestamp for one in decode(batch)] == [-5000, 3000, -1]
 
 
 def test_unknown_fields_are_passed_over() -> None:

@@ -367,7 +367,7 @@ async def test_no_turn_of_the_loop_looks_at_more_than_a_slice(codec: int, monkey
     records_seen = bytes_seen = 0
     real_heads, real_inflate = kafka_format.heads, kafka_format.inflate
 
-    def heads(*args: Any) -> Iterator[tuple[int, int, bool] | None]:
+    def heads(*args: Any) -> Iterator[tuple[int, bool] | None]:
         nonlocal records_seen
         for head in real_heads(*args):
             records_seen += head is not None
