@@ -259,41 +259,6 @@ _PASSED_AT_ONCE = 500
 """Records skipped in one go."""
 
 
-def _spans(header: Header, body: _Body, limit: int, first: int = 0) -> Iterator[tuple[int, int] | None]:
-    """Yield where in ``body.data`` each record begins, behind its length, and ends; None as :func:`slices` does. A
-    consumer that empties ``body.data`` has read all of it. Raises BatchInvalid, and IndexError for bytes that end too
-    early."""
-    position = passed = 0
-    for _ in range(header.record_count):
-        if len(body.data) - position < _HEAD_MOST:
-            if position > len(body.data):
-                yield from body.skip(position)
-                position = 0
-            yield from body.need(position, _HEAD_MOST)
-            position = 0
-        length, position = _varint(body.data, position)
-        if first and _offset_delta(body.data, position) < first:
-            if length < RECORD_MIN - 1:
-                raise BatchInvalid("a record ends within a field")
-            position += length
-            passed += 1
-            if not passed % _PASSED_AT_ONCE:
-                yield None
-            continue
-        if length > limit:
-            raise DecompressedTooLarge(f"a record of {length} bytes exceeds the limit of {limit}")
-        if len(body.data) - position < length:
-            yield from body.need(position, length)
-            position = 0
-        end = position + length
-        if length < 0 or end > len(body.data):
-            raise BatchInvalid("a record is longer than its batch")
-        yield position, end
-        position = end if len(body.data) else 0
-    if position > len(body.data):
-        yield from body.skip(position)
-
-
 def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterator[RawRecord | None]:
     """Yield the records of one batch, in order, and None wherever a ``PIECE`` has been decompressed since the last.
 
@@ -303,15 +268,35 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
     """
     header, body = _open(batch, limit)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    position = passed = 0
     try:
-        for span in _spans(header, body, limit, first):
-            if span is None:
-                yield None
+        for _ in range(header.record_count):
+            if len(body.data) - position < _HEAD_MOST:
+                if position > len(body.data):
+                    yield from body.skip(position)
+                    position = 0
+                yield from body.need(position, _HEAD_MOST)
+                position = 0
+            length, position = _varint(body.data, position)
+            if first and _offset_delta(body.data, position) < first:
+                if length < RECORD_MIN - 1:
+                    raise BatchInvalid("a record ends within a field")
+                position += length
+                passed += 1
+                if not passed % _PASSED_AT_ONCE:
+                    yield None
                 continue
-            position, end = span
-            length = end - position
+            if length > limit:
+                raise DecompressedTooLarge(f"a record of {length} bytes exceeds the limit of {limit}")
+            if len(body.data) - position < length:
+                yield from body.need(position, length)
+                position = 0
             data = body.data
-            timestamp_delta, position = _varint(data, position + 1)  # behind the attributes, which nothing uses
+            end = position + length
+            if length < 0 or end > len(data):
+                raise BatchInvalid("a record is longer than its batch")
+            position += 1  # attributes, unused
+            timestamp_delta, position = _varint(data, position)
             offset_delta, position = _varint(data, position)
             make = bytes if length <= STEP else memoryview  # long fields are copied in steps below
             key, position = _take(data, position, end, make)
@@ -325,9 +310,11 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
                 for number, (name, content) in enumerate(headers):
                     if content is not None:
                         headers[number] = name, (yield from copied(content))
-            _check_delta(header, offset_delta)
+            if not 0 <= offset_delta <= header.last_offset_delta:
+                raise BatchInvalid(f"a record claims offset {offset_delta} of {header.last_offset_delta + 1}")
             if length > PIECE and end == len(data):  # release a large record's bytes while the caller uses it
                 body.data = data = b""
+                position = 0
             yield RawRecord(
                 header.base_offset + offset_delta,
                 header.base_timestamp + timestamp_delta if append_time is None else append_time,
@@ -335,13 +322,10 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
                 value,
                 headers,
             )
+        if position > len(body.data):
+            yield from body.skip(position)
     except IndexError as error:
         raise BatchInvalid("a record ends within a field") from error
-
-
-def _check_delta(header: Header, delta: int) -> None:
-    if not 0 <= delta <= header.last_offset_delta:
-        raise BatchInvalid(f"a record claims offset {delta} of {header.last_offset_delta + 1}")
 
 
 def _offset_delta(data: Buffer, position: int) -> int:
@@ -406,50 +390,11 @@ def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, bool
             if position + (key if key > 0 else 0) > end:
                 raise BatchInvalid("a field of a record is longer than the record")
             if not 0 <= offset <= last:
-                _check_delta(header, offset)
+                raise BatchInvalid(f"a record claims offset {offset} of {last + 1}")
             yield base_timestamp + timestamp if append_time is None else append_time, key >= 0
             position = end
         if position > len(data):
             yield from body.skip(position)
-    except IndexError as error:
-        raise BatchInvalid("a record ends within a field") from error
-
-
-class Outline(NamedTuple):
-    """The parts of a record that compaction needs. ``rest``: its bytes behind its timestamp."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    has_value: bool
-    rest: Buffer
-
-
-def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[Outline | None]:
-    """Yield every record as an :class:`Outline`, like :func:`slices`; its value and headers are neither read nor
-    checked. ``rest`` keeps its source alive: the batch, or a decompressed piece. Raises BatchInvalid."""
-    header, body = _open(batch, limit)
-    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    try:
-        for span in _spans(header, body, limit):
-            if span is None:
-                yield None
-                continue
-            position, end = span
-            data = body.data
-            timestamp_delta, behind = _varint(data, position + 1)
-            offset_delta, position = _varint(data, behind)
-            part, position = _take(data, position, end, memoryview)
-            if position >= end:
-                raise BatchInvalid("a record ends within a field")
-            _check_delta(header, offset_delta)
-            yield Outline(
-                header.base_offset + offset_delta,
-                header.base_timestamp + timestamp_delta if append_time is None else append_time,
-                None if part is None else (yield from copied(part)),
-                not data[position] & 1,  # null is -1, and its varint is the only odd one
-                data[behind:end],
-            )
     except IndexError as error:
         raise BatchInvalid("a record ends within a field") from error
 
@@ -568,22 +513,13 @@ class BatchBuilder:
         layout.take(one)
         self._count += 1
 
-    def add_outline(self, outline: Outline) -> None:
-        """Add a record of a batch with the same base offset."""
-        head = bytearray(1)
-        _put_varint(head, outline.timestamp - self.base_of(outline.timestamp))
-        size = bytearray()
-        _put_varint(size, len(head) + len(outline.rest))
-        self.add_encoded(size + head, 1, outline.timestamp)
-        self._layout.put(outline.rest)
-
     def base_of(self, timestamp: int) -> int:
         """Return the timestamp from which the records count, whose first has this ``timestamp``."""
         if not self._count and not self._given:
             self._base_timestamp = timestamp
         return self._base_timestamp
 
-    def add_encoded(self, records: Buffer, count: int, max_timestamp: int) -> None:
+    def add_encoded(self, records: bytes, count: int, max_timestamp: int) -> None:
         """Add encoded records; :meth:`base_of` has been called for them."""
         self.max_timestamp = max(max_timestamp, self.max_timestamp) if self._count else max_timestamp
         self._count += count

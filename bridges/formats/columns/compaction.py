@@ -14,16 +14,16 @@ from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of
 from bridges.formats.base import FORMAT_MASK, FormatId
-from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
+from bridges.formats.codecs.compression import DEFAULT_LIMIT
 from bridges.formats.columns import Unusual, kafka
 from bridges.formats.columns.rows import Body, Rows, spread
 from bridges.formats.columns.translation import rows_of
 from bridges.formats.columns.varints import Bools, Int64s
-from bridges.formats.kafka import CODEC_MASK, DELETE_HORIZON, BatchBuilder, Header, Outline, outlines, parse_header
+from bridges.formats.kafka import CODEC_MASK, DELETE_HORIZON, BatchBuilder, Header, parse_header
 from bridges.formats.kafka_compaction import NO_HORIZON, builder_of, emptied, horizon_of
-from bridges.formats.records import Buffer, StoredBatch
+from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch
 
-_RECORDS_AT_ONCE = 200
+_RECORDS_AT_ONCE, _BYTES_AT_ONCE = 200, 512 * 1024
 
 Highest = Callable[[Sequence[bytes]], Int64s]
 """Returns the highest offset at which each of some keys was noted, -1 for none."""
@@ -70,10 +70,10 @@ def keys_of(batches: Sequence[StoredBatch], limit: int = DEFAULT_LIMIT) -> Itera
             with suppress(BatchInvalid):
                 yield from keys_of([batch], limit)
         return
-    for some in _heads(batches[0], limit):
-        keyed_ones = [(key, offset) for key, offset, _ in some if key is not None]
-        offsets = np.array([offset for _, offset in keyed_ones], np.int64)
-        yield Keys([key for key, _ in keyed_ones], offsets, len(some) - len(keyed_ones))
+    for some in _records(batches[0], limit):
+        keyed_ones = [one for one in some if one.key is not None]
+        offsets = np.array([one.offset for one in keyed_ones], np.int64)
+        yield Keys([one.key or b"" for one in keyed_ones], offsets, len(some) - len(keyed_ones))
         yield None
 
 
@@ -83,9 +83,11 @@ def compacted(
     """Compact batches of Kafka that hold records: keep those records that are the latest of their keys.
 
     Tombstones among these are removed once their batch's horizon has passed. A batch that has tombstones and no horizon
-    gets ``horizon_ms``. Records without a key are removed. Returns None for a batch that cannot be read.
+    gets ``horizon_ms``. Records without a key are removed. Returns None for a batch that cannot be read, or not be
+    written as it was.
     """
     rules = _Rules(highest, now_ms, horizon_ms, limit)
+    batches = [batch._replace(flags=FormatId.KAFKA) for batch in batches]  # with the times that their writers gave
     try:
         return (yield from rules.by_columns(batches))
     except (Unusual, BatchInvalid):
@@ -164,23 +166,25 @@ class _Rules(NamedTuple):
         passed = self._is_over(header)
         kept = array("q")
         tombstones = 0
-        for some in _heads(batch, self.limit):
-            newest = self.highest([key or b"" for key, _, _ in some]).tolist()
-            for (key, offset, has_value), highest in zip(some, newest, strict=True):
-                if key is not None and highest <= offset and (has_value or not passed):
-                    tombstones += not has_value
-                    kept.append(offset)
+        for some in _records(batch, self.limit):
+            newest = self.highest([one.key or b"" for one in some]).tolist()
+            for one, highest in zip(some, newest, strict=True):
+                if any(name == LOSSY_HEADER for name, _ in one.headers):
+                    raise BatchInvalid("a record has headers that would change if it were encoded again")
+                if one.key is not None and highest <= one.offset and (one.value is not None or not passed):
+                    tombstones += one.value is None
+                    kept.append(one.offset)
             yield None
         made, builder = self._decide(batch, header, len(kept), tombstones)
         if builder is None:
             return made
         at = 0
-        for number, outline in enumerate(outlines(batch.payload, self.limit)):
-            if outline is None or not number % _RECORDS_AT_ONCE:
-                yield None
-            if outline is not None and at < len(kept) and outline.offset == kept[at]:
-                builder.add_outline(outline)
-                at += 1
+        for some in _records(batch, self.limit, kept[0]):
+            for one in some:
+                if at < len(kept) and one.offset == kept[at]:
+                    builder.add(one)
+                    at += 1
+            yield None
         return (yield from self._finish(made, header, builder))
 
     def _is_over(self, header: Header) -> bool:
@@ -205,16 +209,15 @@ class _Rules(NamedTuple):
         return made._replace(payload=(yield from builder.finish_in_slices(header.codec, attributes)))
 
 
-def _heads(batch: StoredBatch, limit: int) -> Iterator[list[tuple[bytes | None, int, bool]]]:
-    """Yield key, offset, and whether there is a value, of some records at once; an empty list where much was done."""
-    some: list[tuple[bytes | None, int, bool]] = []
+def _records(batch: StoredBatch, limit: int, start: int = 0) -> Iterator[list[Record]]:
+    """Yield the records from ``start`` on, some at once; an empty list where much was done. Raises BatchInvalid."""
+    some: list[Record] = []
     size = 0
-    is_kafka = batch.flags & FORMAT_MASK == FormatId.KAFKA
-    for one in outlines(batch.payload, limit) if is_kafka else format_of(batch.flags).records(batch, limit):
-        if one is not None:
-            some.append((one.key, one.offset, one.has_value if isinstance(one, Outline) else one.value is not None))
-            size += len(one.key or b"")
-        if one is None or len(some) == _RECORDS_AT_ONCE or size > PIECE:
+    for record in format_of(batch.flags).records(batch, limit, start):
+        if record is not None:
+            some.append(record)
+            size += record.size
+        if record is None or len(some) == _RECORDS_AT_ONCE or size > _BYTES_AT_ONCE:
             yield some
             some, size = [], 0
     yield some

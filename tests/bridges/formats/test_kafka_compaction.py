@@ -7,23 +7,19 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch_kit.run.sliced import at_once
-from bridges.errors import BatchInvalid
 from bridges.formats.checksum import crc32c
 from bridges.formats.columns import translation
 from bridges.formats.columns.compaction import Compacted, all_keys, compacted
 from bridges.formats.kafka import (
     CODEC_MASK,
     DELETE_HORIZON,
-    HEADER_SIZE,
     LOG_APPEND_TIME,
     BatchBuilder,
     iterate,
-    outlines,
     parse_header,
 )
 from bridges.formats.kafka_compaction import NO_HORIZON
@@ -75,14 +71,13 @@ def told(batch: Buffer) -> list[tuple[Any, ...]]:
 
 
 @given(st.lists(record, min_size=1, max_size=12), st.integers(0, 4), st.sampled_from([0, LOG_APPEND_TIME]))
-def test_outlines_are_of_the_same_records(records: list[Any], codec: int, attributes: int) -> None:
+def test_keys_are_those_of_the_records(records: list[Any], codec: int, attributes: int) -> None:
     batch = batch_of(records, codec, attributes)
-    wanted = [(one.offset, one.timestamp, one.key, one.value is not None) for one in iterate(batch)]
-    assert [one[:4] for one in outlines(batch) if one is not None] == wanted
+    wanted = [(one.offset, one.key) for one in iterate(batch)]
     for least in (0, 1 << 40):
         with patch.object(translation, "LEAST_RECORDS", least):
             found = [one for one in all_keys([stored(batch)]) if one is not None]
-        keyed = [(offset, key) for offset, _, key, _ in wanted if key is not None]
+        keyed = [one for one in wanted if one[1] is not None]
         assert [(offset, key) for one in found for key, offset in zip(one.keys, one.offsets, strict=True)] == keyed
         assert sum(one.missing for one in found) == len(wanted) - len(keyed)
 
@@ -150,24 +145,8 @@ def test_headers_whose_names_are_no_text_stay_as_they_are() -> None:
     batch = batch_of([(b"k", b"v", [("h", b"\0")], 5, 1), (b"k", b"w", [("h", b"\0")], 5, 1)], 0)
     odd = bytearray(batch.replace(b"\2h", b"\2\xff"))
     odd[17:21] = crc32c(memoryview(odd)[21:]).to_bytes(4, "big")
-    found = compact_one(odd, {b"k": 101, b"": 0})
+    (found,) = compact([odd], {b"k": 101, b"": 0})
+    assert found is not None
     assert found.payload is not None
     assert bytes(found.payload).count(b"\2\xff") == 1
-
-
-@given(st.lists(record, min_size=1, max_size=4), st.integers(0, 400), st.integers(0, 255))
-def test_what_is_damaged_is_told_or_kept_within_its_bounds(records: list[Any], at: int, byte: int) -> None:
-    batch = bytearray(batch_of(records, 0))
-    batch[HEADER_SIZE + at % max(1, len(batch) - HEADER_SIZE)] = byte
-    try:
-        found = [one for one in outlines(batch) if one is not None]
-    except BatchInvalid:
-        return
-    assert sum(len(one.rest) for one in found) <= len(batch) - HEADER_SIZE
-
-
-def test_a_record_that_ends_behind_its_batch_is_told() -> None:
-    batch = batch_of([(b"key", b"value", [], 0, 1)], 0)
-    for cut in range(HEADER_SIZE + 1, len(batch) - 6):
-        with pytest.raises(BatchInvalid):
-            list(outlines(batch[:cut]))
+    assert compact([odd], {b"k": 101, b"": 0}, by_columns=False) == [None], "the long way would change them"
