@@ -166,18 +166,20 @@ class _Rules(NamedTuple):
         passed = self._is_over(header)
         kept = array("q")
         tombstones = 0
+        lossy = False
         for some in _records(batch, self.limit):
             newest = self.highest([one.key or b"" for one in some]).tolist()
             for one, highest in zip(some, newest, strict=True):
-                if any(name == LOSSY_HEADER for name, _ in one.headers):
-                    raise BatchInvalid("a record has headers that would change if it were encoded again")
                 if one.key is not None and highest <= one.offset and (one.value is not None or not passed):
                     tombstones += one.value is None
+                    lossy = lossy or any(name == LOSSY_HEADER for name, _ in one.headers)
                     kept.append(one.offset)
             yield None
         made, builder = self._decide(batch, header, len(kept), tombstones)
         if builder is None:
             return made
+        if lossy:
+            raise BatchInvalid("a record has headers that would change if it were encoded again")
         at = 0
         for some in _records(batch, self.limit, kept[0]):
             for one in some:
@@ -196,6 +198,7 @@ class _Rules(NamedTuple):
         """Return what becomes of a batch in which so many records stay; and a builder if these are to be encoded."""
         if not records:
             return Compacted(emptied(batch.payload) if header.record_count else None, 0, NO_HORIZON), None
+        header = header._replace(base_offset=batch.base_offset)
         horizon = horizon_of(header)
         if tombstones and horizon == NO_HORIZON:
             horizon = self.horizon_ms
