@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.sliced import at_once
 from bridges.formats import FORMATS, FormatId
+from bridges.formats.columns.rows import STEP_RECORDS
 from bridges.formats.kafka import encode, set_max_timestamp
 from bridges.formats.records import Record
 from bridges.log.partition import time_search
@@ -313,5 +314,5 @@ async def test_a_bomb_is_searched_off_the_loop_slice_by_slice() -> None:
     log = await written(world, claiming(payload, 100_000, LIE))
     assert await log.find_timestamp(2000) is None
     works = world.logs.search.works
-    assert works.steps >= 2 * 100_000 // 500 - 2, "two looks, each in slices of 500 records of which the first is here"
+    assert works.steps >= 2 * 100_000 // STEP_RECORDS, "two looks, each in slices of which the first is here"
     works.close()
