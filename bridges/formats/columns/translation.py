@@ -66,10 +66,10 @@ def translate(batches: Sequence[StoredBatch], target: StoredFormat, limit: int) 
 def rows_of(batches: Sequence[StoredBatch], limit: int) -> Iterator[tuple[Sequence[Body], Rows, Sequence[int]] | None]:
     """Yield bodies of batches of one format, their records, and how many of these each has; None where much was done.
 
-    Small batches come together, and a large one in parts: its body comes with each. Raises Unusual, for few records
-    too, and BatchInvalid, for very large batches too.
+    Small batches come together, and a large one in parts: its body comes with each. Raises Unusual, for few or no
+    records too, and BatchInvalid, for very large batches too.
     """
-    arrays = ARRAYS.get(batches[0].flags & FORMAT_MASK)
+    arrays = ARRAYS.get(batches[0].flags & FORMAT_MASK) if batches else None
     if arrays is None or batches[-1].end_offset - batches[0].base_offset < LEAST_RECORDS:
         raise Unusual
     bodies: list[Body] = []

@@ -132,6 +132,12 @@ def test_batches_that_are_compacted_together_become_what_each_becomes_alone(
     assert [number for number, one in enumerate(found) if one is None] == ([damaged] if damaged >= 0 else [])
 
 
+def test_no_batches_become_none() -> None:
+    """A part of a log may hold nothing but markers."""
+    assert compact([], {}) == []
+    assert list(all_keys([])) == []
+
+
 def test_a_batch_of_many_records_is_compacted_in_parts() -> None:
     records = [(b"%d" % (number % 700), b"v", [("h", b"%d" % number)], number, 1) for number in range(5000)]
     batch = batch_of(records, 0)
