@@ -16,6 +16,9 @@ import re2
 
 from bridges.catalog.config_types import ConfigDef, ConfigType, InvalidConfig, between, one_of, table
 
+Configured = Callable[[str, str], int | None]
+"""Returns a group's own value of a key, by the group's name and the key; None: the settings apply (KIP-848)."""
+
 MILLISECONDS = ConfigType.INT
 _DURATION = re.compile(r"P(?=.)(?:(\d{1,6})D)?(?:T(?=.)(?:(\d{1,8})H)?(?:(\d{1,9})M)?(?:(\d{1,12}(?:\.\d{1,9})?)S)?)?")
 _BY_DURATION = "by_duration:"
@@ -27,6 +30,11 @@ _MATCHED = (
     "client_source_address",
     "client_source_port",
 )
+
+
+def nothing_configured(group_id: str, key: str) -> int | None:
+    """Return None: a :data:`Configured` for groups without configuration."""
+    return None
 
 
 def looks_back_ms(reset: str) -> int | None:

@@ -53,6 +53,7 @@ SERVICES = (
 )
 
 _SETTLE_MS = 1000
+_OFFSET_EXPIRY_MS = 600_000
 """Interval at which ended transactions are written to the database."""
 
 #: The first requests of nearly every client, as (key, version).
@@ -96,7 +97,7 @@ class KafkaServer:
         await transactions.load()
         self._live_transactions = LiveTransactions(transactions)
         node.every(_SETTLE_MS, transactions.settle, "ended transactions")
-        node.every(joined.settings.offsets_retention_check_ms, joined.expire, "offset expiry")
+        node.every(_OFFSET_EXPIRY_MS, joined.expire, "offset expiry")
         settings = service.settings
         registry = Registry()
         identity = api_versions.Identity(service.cluster_id, service.node_id)

@@ -88,4 +88,4 @@ def failure_of(key: int, error: KafkaError | errors.LogError) -> tuple[int, str 
     """Return the code and the text that the answer of the API ``key``, or one of its items, has for ``error``."""
     if isinstance(error, KafkaError):
         return error.code, error.message
-    return int(code_for(key, error)), str(error)
+    return code_for(key, error), str(error)

@@ -138,7 +138,7 @@ class Metadata:
 
 
 def _failed(name: str | None, code: ErrorCode, topic_id: bytes = _NO_ID) -> MetadataResponse.MetadataResponseTopic:
-    return _TopicAnswer(error_code=int(code), name=name, topic_id=topic_id, topic_authorized_operations=NO_OPERATIONS)
+    return _TopicAnswer(error_code=code, name=name, topic_id=topic_id, topic_authorized_operations=NO_OPERATIONS)
 
 
 def register(registry: Registry, service: KafkaService) -> None:

@@ -85,14 +85,14 @@ class Sasl:
         else:
             exchange = self._authenticator.scram(request.mechanism) if request.mechanism in MECHANISMS else None
             attributes[_LOGIN] = _Login(request.mechanism, exchange, before)
-        return SaslHandshakeResponse(error_code=int(code), mechanisms=list(self._names))
+        return SaslHandshakeResponse(error_code=code, mechanisms=list(self._names))
 
     async def authenticate(self, ctx: Context, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse | Outcome:
         """Take a message of the client's mechanism: the login ends, or goes on with the next message."""
         login = ctx.connection.attributes.get(_LOGIN)
         if not isinstance(login, _Login) or login.done:
             return SaslAuthenticateResponse(
-                error_code=int(ErrorCode.ILLEGAL_SASL_STATE), error_message="there is no login to go on with"
+                error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="there is no login to go on with"
             )
         message = bytes(request.auth_bytes)
         try:
@@ -174,9 +174,7 @@ class Sasl:
         ctx: Context,
         message: str = "Authentication failed: there is no such user, or the password is another one",
     ) -> Outcome:
-        ctx.respond(
-            SaslAuthenticateResponse(error_code=int(ErrorCode.SASL_AUTHENTICATION_FAILED), error_message=message)
-        )
+        ctx.respond(SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message))
         ctx.connection.close("the client is not who it says", client_id=ctx.client_id)
         return DEFERRED
 

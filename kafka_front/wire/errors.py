@@ -7,7 +7,7 @@ from typing import Final
 
 
 class ErrorCode(IntEnum):
-    """Codes a response may carry. On hot paths pass plain ints: packing an enum member costs more."""
+    """Codes a response may carry."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -18,13 +18,14 @@ from kafka_front.dispatch import Registry
 from kafka_front.front import KafkaFront
 from kafka_front.service import groups, once
 from kafka_front.service.core import KafkaService
-from kafka_front.service.groups import GroupService, GroupSettings
+from kafka_front.service.groups import GroupService
 from kafka_front.service.groups.admission import MOST_TOPICS
 from kafka_front.serving import SERVICES
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from kafka_front.wire.errors import KafkaError
 from tests.bridges.node.test_node import settings_of
+from tests.kafka_front.groups.lab import bounded_groups
 
 MANY = 1_000
 NAMES = [f"n{number}" for number in range(MANY)]
@@ -359,7 +360,7 @@ async def test_members_cannot_send_more_than_a_group_can_have(lab: Lab) -> None:
 
 
 async def test_commits_cannot_bring_any_number_of_groups_into_being(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab.groups, "settings", GroupSettings(max_groups=2))
+    monkeypatch.setattr(lab.groups, "settings", bounded_groups(max_groups=2))
     await lab.node.catalog.create_topic("t", 1)
 
     async def commit(group: str) -> int:

@@ -106,7 +106,7 @@ class Acls:
                 rules.append(_rule(one))
                 results.append(_Created())
             except KafkaError as error:
-                results.append(_Created(int(error.code), str(error)))
+                results.append(_Created(error.code, str(error)))
         try:
             await self._rules.add(rules)
         except TooManyRules as error:
@@ -125,7 +125,7 @@ class Acls:
                 results.append(_Deleted())
                 meant.append(results[-1])
             except KafkaError as error:
-                results.append(_Deleted(int(error.code), str(error)))
+                results.append(_Deleted(error.code, str(error)))
         for result, gone in zip(meant, await self._rules.remove(filters), strict=True):
             async for rule in in_turns(gone):
                 result.matching_acls.append(

@@ -76,13 +76,13 @@ class Cluster:
     async def describe(self, ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type == _CONTROLLERS:
             return DescribeClusterResponse(
-                error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
                 error_message="this listener is for clients of brokers, not of controllers",
                 endpoint_type=request.endpoint_type,
             )
         if request.endpoint_type != _BROKERS:
             return DescribeClusterResponse(
-                error_code=int(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message=f"endpoint type {request.endpoint_type} is unknown",
                 endpoint_type=request.endpoint_type,
             )
@@ -162,7 +162,7 @@ class Cluster:
                         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     elif self._service.brokers.leader(topic.name, index) != self._service.node_id:
                         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-                    result.partitions.append(of.AlterReplicaLogDirPartitionResult(index, int(code)))
+                    result.partitions.append(of.AlterReplicaLogDirPartitionResult(index, code))
         return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
     async def _opened(self, logs: Iterable[PartitionLog | None]) -> list[PartitionLog]:
@@ -191,7 +191,7 @@ class Cluster:
                     code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
                 else:
                     code, text = ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already"
-                result.partition_result.append(ElectLeadersResponse.PartitionResult(index, int(code), text))
+                result.partition_result.append(ElectLeadersResponse.PartitionResult(index, code, text))
         return response
 
     def reassignments(
@@ -213,7 +213,7 @@ class Cluster:
                 code, text = self._reassigned(topic.name, partition.partition_index, partition.replicas)
                 answer.partitions.append(
                     AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
-                        partition.partition_index, int(code), text
+                        partition.partition_index, code, text
                     )
                 )
         return response
@@ -245,11 +245,11 @@ class Cluster:
             if not self._access.topic(ctx, Operation.DESCRIBE, name):
                 if request.topics:
                     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                    response.topics.append(_PageTopic(int(code), name, topic_authorized_operations=NO_OPERATIONS))
+                    response.topics.append(_PageTopic(code, name, topic_authorized_operations=NO_OPERATIONS))
                 continue
             if topic is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                response.topics.append(_PageTopic(int(code), name, topic_authorized_operations=NO_OPERATIONS))
+                response.topics.append(_PageTopic(code, name, topic_authorized_operations=NO_OPERATIONS))
                 continue
             start = max(cursor.partition_index, 0) if cursor is not None and name == cursor.topic_name else 0
             if not room:
@@ -360,7 +360,7 @@ class Cluster:
     def _quorum_of(self, partition: int, known: bool) -> DescribeQuorumResponse.PartitionData:
         row = DescribeQuorumResponse.PartitionData(partition_index=partition, error_message="")
         if not known:
-            row.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             row.error_message = f"the quorum is that of partition 0 of {_METADATA_TOPIC}"
             return row
         end, now_ms = self._service.node.db.commits, time.time_ns() // 1_000_000

@@ -172,7 +172,7 @@ class Configs:
         if not kinds and ctx.version:
             kinds = {int(kind) for kind in Resource}
         if kinds - {int(kind) for kind in Resource}:
-            return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         row = ListConfigResourcesResponse.ConfigResource
         node_id = str(self._service.node_id)
         found = [row(node_id, kind) for kind in (Resource.BROKER_LOGGER, Resource.BROKER) if kind in kinds]

@@ -46,7 +46,7 @@ class ClientQuotaHandlers:
         (rule 10)."""
         code, text = _wrong(request.components)
         if code:
-            return DescribeClientQuotasResponse(error_code=int(code), error_message=text, entries=None)
+            return DescribeClientQuotasResponse(error_code=code, error_message=text, entries=None)
         parts = {one.entity_type: one.match for one in request.components if one.match_type != _ANY}
         kinds = [one.entity_type for one in request.components if one.match_type == _ANY]
         entries: list[_Told] = []
@@ -69,7 +69,7 @@ class ClientQuotaHandlers:
             try:
                 changes += _changes(entry)
             except QuotaError as error:
-                result.error_code, result.error_message = int(ErrorCode.INVALID_REQUEST), str(error)
+                result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, str(error)
         if not request.validate_only:
             try:
                 await self._quotas.alter(changes)

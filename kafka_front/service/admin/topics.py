@@ -133,7 +133,7 @@ class Topics:
         self, ctx: Context, name: str, topic_id: bytes, partitions: int, config: dict[str, str]
     ) -> _CreateResult:
         if not self._access.topic(ctx, Operation.DESCRIBE_CONFIGS, name):
-            denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return _CreateResult(
                 name=name,
                 topic_id=topic_id,
@@ -250,7 +250,7 @@ class Topics:
                 result = DeleteRecordsResponse.DeleteRecordsPartitionResult(partition.partition_index, -1)
                 answer.partitions.append(result)
                 if not self._access.topic(ctx, Operation.DELETE, topic.name):
-                    result.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                     continue
                 work.append((topic.name, partition.offset, result))
         await gathered(self._trim(*one) for one in work)
@@ -259,11 +259,11 @@ class Topics:
     async def _trim(self, topic: str, offset: int, result: DeleteRecordsResponse.DeleteRecordsPartitionResult) -> None:
         log = self._logs.get(topic, result.partition_index)
         if log is None:
-            result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return
         try:
             if "delete" not in self._catalog.effective(topic, "cleanup.policy"):
-                result.error_code = int(ErrorCode.POLICY_VIOLATION)
+                result.error_code = ErrorCode.POLICY_VIOLATION
                 return
             await log.ready()
             target = log.high_watermark if offset == _HIGH_WATERMARK else offset
@@ -271,7 +271,7 @@ class Topics:
                 raise OffsetOutOfRange(f"offset {offset} is negative")
             result.low_watermark = await log.trim(target)
         except LogError as error:
-            result.error_code = int(code_of(error))
+            result.error_code = code_of(error)
 
 
 def _tell_retriable(results: Sequence[_CreateResult | _PartitionsResult | _DeleteResult]) -> None:
@@ -280,7 +280,7 @@ def _tell_retriable(results: Sequence[_CreateResult | _PartitionsResult | _Delet
     if any(not one.error_code for one in results):
         for one in results:
             if one.error_code == ErrorCode.NOT_CONTROLLER:
-                one.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
+                one.error_code = ErrorCode.REQUEST_TIMED_OUT
 
 
 def _config_of(wanted: _NewTopic) -> dict[str, str]:

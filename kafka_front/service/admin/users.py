@@ -155,7 +155,7 @@ class Credentials:
                 ]
                 results.append(_Credentials(user=name, credential_infos=kept))
                 continue
-            results.append(_Credentials(user=name, error_code=int(code), error_message=text))
+            results.append(_Credentials(user=name, error_code=code, error_message=text))
         return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
     async def alter(self, ctx: Context, request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
@@ -179,7 +179,7 @@ class Credentials:
         async for name in in_turns(changes.names):
             refused = changes.refused.get(name)
             code, text = (ErrorCode.NONE, None) if refused is None else (refused.code, str(refused))
-            results.append(_Result(user=name, error_code=int(code), error_message=text))
+            results.append(_Result(user=name, error_code=code, error_message=text))
         return AlterUserScramCredentialsResponse(results=results)
 
 

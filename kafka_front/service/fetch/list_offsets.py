@@ -47,7 +47,7 @@ _Offset = ListOffsetsResponse.ListOffsetsPartitionResponse
 _EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
-_FORBIDDEN = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_FORBIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def epoch_error(asked: int, log: PartitionLog) -> ErrorCode | None:
@@ -97,11 +97,11 @@ class Offsets:
     ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
         answer = _Offset(partition_index=asked.partition_index, offset=-1, timestamp=-1, leader_epoch=-1)
         if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, _NEVER):
-            answer.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
+            answer.error_code = ErrorCode.UNSUPPORTED_VERSION
             return answer
         log = self._logs.get(topic, asked.partition_index)
         if log is None:
-            answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return answer
         try:
             await log.ready()
@@ -112,15 +112,15 @@ class Offsets:
                     answer.offset, answer.timestamp = found
                     answer.leader_epoch = log.epoch_of(answer.offset)
             else:
-                answer.error_code = int(code)
+                answer.error_code = code
         except NotOwner as error:
             end = await self._ask_owner(log, asked.timestamp, isolation_level, until)
             if end is None:
-                answer.error_code = int(code_of(error))
+                answer.error_code = code_of(error)
             else:
                 answer.offset = end
         except LogError as error:
-            answer.error_code = int(code_of(error))
+            answer.error_code = code_of(error)
         return answer
 
     async def _ask_owner(self, log: PartitionLog, timestamp: int, isolation_level: int, until: float) -> int | None:
@@ -178,16 +178,16 @@ class Offsets:
         answer = _EpochEnd(partition=asked.partition, leader_epoch=-1, end_offset=-1)
         log = self._logs.get(topic, asked.partition)
         if log is None:
-            answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return answer
         try:
             await log.ready()
         except LogError as error:
-            answer.error_code = int(code_of(error))
+            answer.error_code = code_of(error)
             return answer
         code = epoch_error(asked.current_leader_epoch, log)
         if code is not None:
-            answer.error_code = int(code)
+            answer.error_code = code
         else:
             found = log.epoch_end(asked.leader_epoch)
             if found is not None:

@@ -62,7 +62,7 @@ class Slot:
 
     def refuse(self, code: ErrorCode) -> None:
         self.log = None
-        self.data.error_code = int(code)
+        self.data.error_code = code
         self.data.high_watermark = -1
         self.data.last_stable_offset = -1
         self.data.log_start_offset = -1

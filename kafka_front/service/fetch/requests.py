@@ -46,7 +46,7 @@ class Fetch:
         try:
             session, partitions = self._sessions.resolve(request, uses_ids, self._loop.time())
         except SessionError as error:
-            return FetchResponse(error_code=int(error.code))
+            return FetchResponse(error_code=error.code)
         places = _places(session)
         if places is not None:
             reader = _reader(ctx, request)
@@ -63,7 +63,7 @@ class Fetch:
         try:
             session, partitions = await self._sessions.resolve_in_turns(request, uses_ids, self._loop.time())
         except SessionError as error:
-            return FetchResponse(error_code=int(error.code))
+            return FetchResponse(error_code=error.code)
         return await self._start_in_turns(ctx, request, session, partitions)
 
     async def _start_in_turns(

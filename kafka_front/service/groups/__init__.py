@@ -16,7 +16,6 @@ from kafka_front.service.groups.classic import membership
 from kafka_front.service.groups.consumer import membership as consumer_membership
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.requests import admin, offsets
-from kafka_front.service.groups.settings import GroupSettings
 
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices
@@ -25,26 +24,7 @@ if TYPE_CHECKING:
     from kafka_front.service.brokers import Brokers
     from kafka_front.settings import KafkaSettings
 
-__all__ = ["GroupService", "GroupSettings", "group_settings", "groups_of", "register"]
-
-
-def group_settings(kafka: KafkaSettings) -> GroupSettings:
-    """Return the coordinators' settings, taken from the node's."""
-    return GroupSettings(
-        initial_rebalance_delay_ms=kafka.group.initial_rebalance_delay_ms,
-        min_session_timeout_ms=kafka.group.min_session_timeout_ms,
-        max_session_timeout_ms=kafka.group.max_session_timeout_ms,
-        max_rebalance_timeout_ms=kafka.group.max_rebalance_timeout_ms,
-        max_size=kafka.group.max_size,
-        max_groups=kafka.group.max_groups,
-        max_bytes=kafka.group.max_bytes,
-        consumer_heartbeat_interval_ms=kafka.group.consumer_heartbeat_interval_ms,
-        consumer_session_timeout_ms=kafka.group.consumer_session_timeout_ms,
-        consumer_migration_policy=kafka.group.consumer_migration_policy,
-        max_consumer_partitions=kafka.group.max_consumer_partitions,
-        offsets_retention_ms=kafka.group.offsets_retention_ms,
-        offset_metadata_max_bytes=kafka.offset_metadata_max_bytes,
-    )
+__all__ = ["GroupService", "groups_of", "register"]
 
 
 def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs: OwnConfigs) -> GroupService:
@@ -53,7 +33,7 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs:
         node.progress,
         node.catalog,
         node.owners,
-        group_settings(kafka),
+        kafka.group,
         node_id=node.node_id,
         barrier=node.barrier,
         access=access,

@@ -1,27 +1,40 @@
-"""Admission of members to groups, and their timeouts: the limits of :class:`.settings.GroupSettings`."""
+"""Admission of members to groups, and their timeouts, by the settings of groups."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from kafka_front.service.groups import codes
+from msgspec.structs import replace
+
 from kafka_front.service.groups.classic.group import Group, GroupState, bytes_of
 from kafka_front.service.groups.classic.requests import JoinRequest
-from kafka_front.service.groups.settings import GroupSettings
-from kafka_front.wire.errors import KafkaError
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 
-def rebalance_timeout(settings: GroupSettings, asked_ms: int) -> int:
+def rebalance_timeout(settings: KafkaGroupSettings, asked_ms: int) -> int:
     """Return the timeout asked for within bounds: Kafka takes any number, here it is at least 1 ms and at most the
     setting."""
     return min(max(asked_ms, 1), settings.max_rebalance_timeout_ms)
 
 
-def session_timeout(settings: GroupSettings, stored_ms: int) -> int:
+def admit(settings: KafkaGroupSettings, request: JoinRequest) -> JoinRequest:
+    """Return a request to join, with a rebalance timeout within bounds. Raises KafkaError for one that no group
+    takes."""
+    if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, "session timeout out of bounds")
+    if len(request.protocols) > _MOST_PROTOCOLS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "too many protocols")
+    return replace(request, rebalance_timeout_ms=rebalance_timeout(settings, request.rebalance_timeout_ms))
+
+
+def session_timeout(settings: KafkaGroupSettings, stored_ms: int) -> int:
     """Return a stored timeout within today's bounds. Requests with a timeout out of bounds are refused instead."""
     return min(max(stored_ms, settings.min_session_timeout_ms), settings.max_session_timeout_ms)
 
 
+_MOST_PROTOCOLS = 1_000
+"""Most protocols of a member: clients know two or three, and Kafka bounds only the request's size."""
 MOST_TOPICS = 50_000
 """Most topics that one member may name: they are worked on in one step of the event loop."""
 
@@ -30,7 +43,7 @@ def require_few_topics(named: Collection[object]) -> None:
     """Raise KafkaError if a member names more than MOST_TOPICS topics."""
     if len(named) > MOST_TOPICS:
         text = f"the member names {len(named)} topics, above {MOST_TOPICS}: have it subscribe to a pattern"
-        raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
 
 def said_bytes(topics: Iterable[str], *texts: str | None) -> int:
@@ -38,7 +51,7 @@ def said_bytes(topics: Iterable[str], *texts: str | None) -> int:
     return sum(len(name) + 60 for name in topics) + sum(len(text or "") for text in texts)
 
 
-def has_room(settings: GroupSettings, group: Group, request: JoinRequest) -> bool:
+def has_room(settings: KafkaGroupSettings, group: Group, request: JoinRequest) -> bool:
     """Return whether the group has room for the client that joins."""
     limit = settings.max_size
     member_id = request.member_id
@@ -54,7 +67,7 @@ def has_room(settings: GroupSettings, group: Group, request: JoinRequest) -> boo
     return member is not None or len(group.members) < limit
 
 
-def has_memory(settings: GroupSettings, group: Group, request: JoinRequest) -> bool:
+def has_memory(settings: KafkaGroupSettings, group: Group, request: JoinRequest) -> bool:
     """Return whether the group may keep the member's new metadata in place of the old."""
     member = group.members.get(request.member_id)
     if member is None and request.instance_id is not None:

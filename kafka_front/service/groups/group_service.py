@@ -20,16 +20,16 @@ from bridges.auth import Everybody
 from bridges.catalog.progress import Committed
 from bridges.catalog.views.groups import GroupSummary, GroupView, Place
 from bridges.errors import GroupHeld, LogError
+from kafka_front.group_config import Configured, nothing_configured
 from kafka_front.service.access import Access
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE
 from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.owned import OwnedGroups
 from kafka_front.service.groups.runtime import GroupRuntime
-from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.view import CLASSIC, LiveGroups, is_empty, summary_of
-from kafka_front.wire.errors import KafkaError
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
@@ -40,7 +40,7 @@ _log = structlog.get_logger("anabranch.kafka.groups")
 
 
 async def _no_share_groups(group_id: str) -> None:
-    raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
+    raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
 
 
 class GroupService:
@@ -56,7 +56,7 @@ class GroupService:
         progress: FrontProgress,
         catalog: Catalog,
         owners: Ownership,
-        settings: GroupSettings | None = None,
+        settings: KafkaGroupSettings | None = None,
         *,
         node_id: int = 0,
         barrier: Barrier | None = None,
@@ -66,7 +66,7 @@ class GroupService:
     ) -> None:
         self.progress = progress
         self.catalog = catalog
-        self.settings = settings or GroupSettings()
+        self.settings = settings or KafkaGroupSettings()
         self.node_id = node_id
         self.access = access or Access(Everybody())
         self._barrier = barrier or Barrier()
@@ -132,7 +132,7 @@ class GroupService:
             return
         self.find(group_id)
         if self.progress.held_elsewhere(group_id):
-            raise KafkaError(codes.NON_EMPTY_GROUP, f"another protocol uses group {group_id!r}")
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"another protocol uses group {group_id!r}")
         self._delete_group(group_id)
         deleted, erased = await asyncio.gather(
             self.progress.delete(group_id), self.runtime.journal.erase(group_id), return_exceptions=True
@@ -141,7 +141,7 @@ class GroupService:
         self._drop_if_bare(group_id)
         if isinstance(deleted, GroupHeld):
             text = f"a member joined group {group_id!r} through another protocol a moment ago"
-            raise KafkaError(codes.NON_EMPTY_GROUP, text)
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, text)
         for error in (deleted, erased):
             if error is not None:
                 raise error
@@ -181,7 +181,7 @@ class GroupService:
         """Raise KafkaError for a commit by a client that is no member if members of another protocol exclude it."""
         if generation < 0 and self.progress.other_summary(group_id) is not None:
             text = f"members of another protocol read group {group_id!r}: only they commit"
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, text)
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, text)
 
     # --- expiry --------------------------------------------------------------------------------------------------
 

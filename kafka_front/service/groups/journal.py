@@ -14,11 +14,10 @@ from msgspec.structs import replace
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
 from bridges.errors import LogError, NotOwner
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.requests import SavedCallback
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, encode_snapshot
 from kafka_front.service.groups.consumer.requests import Encode
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
@@ -112,11 +111,11 @@ class GroupJournal:
         try:
             await self._store.save_group(group_id, None if encode is None else encode(self.to_unix))
         except NotOwner:
-            return codes.NOT_COORDINATOR
+            return ErrorCode.NOT_COORDINATOR
         except LogError as error:
             _log.warning("group not stored", group=group_id, error=str(error))
-            return codes.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         except Exception as error:  # noqa: BLE001 - counted: this group's members get an error, other groups go on
             self._barrier.caught("storing a group", error, group=group_id)
-            return codes.COORDINATOR_NOT_AVAILABLE
-        return codes.NONE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE

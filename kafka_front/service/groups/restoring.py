@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kafka_front.service.groups.admission import rebalance_timeout, session_timeout
 from kafka_front.service.groups.classic.group import Group, GroupState, Member
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.settings import KafkaGroupSettings
 
 
 def snapshot_of(group: Group, assignments: Mapping[str, bytes]) -> GroupSnapshot:
@@ -35,7 +35,7 @@ def snapshot_of(group: Group, assignments: Mapping[str, bytes]) -> GroupSnapshot
     )
 
 
-def restored(group_id: str, snapshot: GroupSnapshot, settings: GroupSettings) -> Group:
+def restored(group_id: str, snapshot: GroupSnapshot, settings: KafkaGroupSettings) -> Group:
     """Return the group of a snapshot, with timeouts within today's settings."""
     group = Group(group_id, snapshot.since_ms)
     group.generation = snapshot.generation

@@ -19,7 +19,7 @@ from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import worked_off
 from bridges.auth import Principal
 from bridges.errors import DataCorrupt
-from kafka_front.service.groups import codes
+from kafka_front.group_config import Configured, nothing_configured
 from kafka_front.service.groups.classic.coordinator import Coordinator
 from kafka_front.service.groups.classic.snapshot import SnapshotError, decode_snapshot
 from kafka_front.service.groups.consumer.assignors import Targets
@@ -29,9 +29,9 @@ from kafka_front.service.groups.consumer.group import View
 from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.journal import GroupJournal
-from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.topic_index import TopicIndex
-from kafka_front.wire.errors import KafkaError
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
@@ -56,7 +56,7 @@ class GroupRuntime:
     def __init__(
         self,
         store: FrontProgress,
-        settings: GroupSettings,
+        settings: KafkaGroupSettings,
         catalog: Catalog,
         barrier: Barrier | None = None,
         works: SlicedWorks | None = None,
@@ -106,7 +106,7 @@ class GroupRuntime:
         """Forget a group that another node coordinates from now on; its waiting members get NOT_COORDINATOR."""
         classic, consumer = self.directory.classic.get(group_id), self.directory.consumer.get(group_id)
         if classic is not None:
-            self.coordinator.surrender(classic, codes.NOT_COORDINATOR)
+            self.coordinator.surrender(classic, ErrorCode.NOT_COORDINATOR)
             del self.directory.classic[group_id]
         if consumer is not None:
             self.consumers.surrender(consumer)

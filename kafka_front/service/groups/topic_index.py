@@ -23,9 +23,8 @@ from anabranch_kit.run.sliced import Sliced, SlicedWorks
 from anabranch_kit.run.turns import portions, worked_off
 from bridges.auth import Principal
 from bridges.catalog.topics.topic import Change, ChangeKind, TopicKind
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer.group import Partitions, View
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.topics.catalog import Catalog
@@ -115,19 +114,19 @@ class TopicIndex:
 
     async def _learn(self, view: View) -> None:
         if len(view.pattern) > MAX_PATTERN:
-            raise KafkaError(codes.INVALID_REGULAR_EXPRESSION, f"a pattern may have {MAX_PATTERN} characters")
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"a pattern may have {MAX_PATTERN} characters")
         if len(self._patterns) >= MAX_PATTERNS:
             self._forget_unused()
         if len(self._patterns) >= MAX_PATTERNS:
             raise KafkaError(
-                codes.GROUP_MAX_SIZE_REACHED, f"groups have {MAX_PATTERNS} patterns, which is all they may"
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"groups have {MAX_PATTERNS} patterns, which is all they may"
             )
         # A topic created from here on is matched after this, with all patterns known then.
         found = await self._run(_compiled_and_matched(view.pattern, list(self._names(self._catalog.topics))))
         found.names = await self._visible_names(view, found.names)
         if len(found.names) + sum(len(one.names) for one in self._patterns.values()) > MAX_MATCHES:
             raise KafkaError(
-                codes.GROUP_MAX_SIZE_REACHED, f"groups' patterns match {MAX_MATCHES} names, which is all they may"
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"groups' patterns match {MAX_MATCHES} names, which is all they may"
             )
         self._patterns[view] = found
 
@@ -217,7 +216,7 @@ def _compiled_and_matched(pattern: str, names: list[str]) -> Sliced[_Pattern]:
     except re2.error as error:
         reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
         raise KafkaError(
-            codes.INVALID_REGULAR_EXPRESSION,
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {reason}.",
         ) from None
     found = _Pattern(compiled, set())

@@ -101,7 +101,7 @@ class _Operation:
     def refuse(self, response: _PartitionResponse, code: ErrorCode, message: str) -> None:
         """Answer a partition with an error."""
         self.failed = True
-        response.error_code = int(code)
+        response.error_code = code
         response.error_message = message
         self.owner.count_error(code.name)
 

@@ -63,7 +63,7 @@ class TransactionAdmin:
                 except KafkaError as error:
                     code = ErrorCode(error.code)
             if code:
-                response.transaction_states.append(_Described(error_code=int(code), transactional_id=name))
+                response.transaction_states.append(_Described(error_code=code, transactional_id=name))
                 continue
             found = known[name]
             once.rows(found.place_count)
@@ -140,7 +140,7 @@ class TransactionAdmin:
                 indexes = topic.partition_indexes
                 codes = await gathered(self._marked(marker, topic.name, index) for index in indexes)
                 async for index, code in in_turns(zip(indexes, codes, strict=True)):
-                    told.partitions.append(WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(index, int(code)))
+                    told.partitions.append(WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(index, code))
         return response
 
     async def _marked(self, marker: WriteTxnMarkersRequest.WritableTxnMarker, topic: str, index: int) -> ErrorCode:

@@ -37,11 +37,11 @@ from kafka_front.service.transactions.transaction import (
 )
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
-CONCURRENT: Final = int(ErrorCode.CONCURRENT_TRANSACTIONS)
-FENCED: Final = int(ErrorCode.PRODUCER_FENCED)
-NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-NOT_MAPPED: Final = int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-WRONG_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
+CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
+FENCED: Final = ErrorCode.PRODUCER_FENCED
+NOT_AVAILABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+NOT_MAPPED: Final = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+WRONG_STATE: Final = ErrorCode.INVALID_TXN_STATE
 
 _LOOKS = 100
 """Ids that are checked for one that may rest, before a producer has to retry."""

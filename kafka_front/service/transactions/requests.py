@@ -111,12 +111,12 @@ class TransactionRequests:
             answers.append(answer)
             code = 0
             if ctx.version < _BATCHED_SINCE and not self._access.topic(ctx, Operation.WRITE, topic.name):
-                code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             async for index in in_turns(topic.partitions):
                 row = _Partition(index, code)
                 answer.results_by_partition.append(row)
                 if not code and self._service.catalog.stream_of(topic.name, index) is None:
-                    row.partition_error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    row.partition_error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if row.partition_error_code:
                     refused = True
                 else:
@@ -130,10 +130,10 @@ class TransactionRequests:
                 except KafkaError as error:
                     row.partition_error_code = _code_for(ctx, error.code)
                     if error.code == WRONG_STATE and ctx.version >= _ABORTABLE_SINCE:
-                        row.partition_error_code = int(ErrorCode.TRANSACTION_ABORTABLE)
+                        row.partition_error_code = ErrorCode.TRANSACTION_ABORTABLE
             return answers
         # All of them or none (rule 36).
-        code = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+        code = ErrorCode.OPERATION_NOT_ATTEMPTED
         if not refused:
             code = 0
             try:
@@ -185,7 +185,7 @@ def _codes_for(ctx: Context) -> Iterator[None]:
 def _code_for(ctx: Context, code: int) -> int:
     """Return ``code`` as the request's version knows it."""
     if code == FENCED and ctx.version < _FENCED_SINCE[ApiKey(ctx.key)]:
-        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
 
 

@@ -9,7 +9,6 @@ from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError, NotOwner
 from kafka_front.dispatch import Registry
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.requests.offsets import Asked, topic_name
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.transactions.tables import NotAsBelieved, require_group
@@ -89,7 +88,7 @@ class TransactionalOffsets:
             request.member_id,
             request.group_instance_id,
             generation,
-            unknown_group_error=codes.GROUP_ID_NOT_FOUND if version >= _IDS_SINCE else codes.ILLEGAL_GENERATION,
+            unknown_group_error=ErrorCode.GROUP_ID_NOT_FOUND if version >= _IDS_SINCE else ErrorCode.ILLEGAL_GENERATION,
             transactional=True,
         )
         runtime.touched()
@@ -98,11 +97,11 @@ class TransactionalOffsets:
 def _code_for(version: int, code: int) -> int:
     """Return ``code`` as transactional clients of this version know it."""
     if code == ErrorCode.PRODUCER_FENCED:
-        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.STALE_MEMBER_EPOCH and version < _IDS_SINCE:
-        return int(ErrorCode.ILLEGAL_GENERATION)
+        return ErrorCode.ILLEGAL_GENERATION
     if code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _IMPLICIT_SINCE:
-        return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # older clients retry on it
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # older clients retry on it
     return code
 
 

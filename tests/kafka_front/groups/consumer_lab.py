@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from anabranch_kit.run.sliced import Sliced, at_once
 from bridges.auth import Principal
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.coordinator import Coordinator
 from kafka_front.service.groups.classic.requests import SavedCallback
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
@@ -23,12 +22,13 @@ from kafka_front.service.groups.consumer.group import ConsumerGroup, Partitions,
 from kafka_front.service.groups.consumer.requests import Encode, HeartbeatReply, HeartbeatRequest
 from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.directory import Directory
-from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.lab import Pending
 
 GROUP = "orders"
 REBALANCE_MS = 20_000
-SETTINGS = GroupSettings(max_size=20)
+SETTINGS = KafkaGroupSettings(max_size=20)
 Places = set[tuple[bytes, int]]
 
 
@@ -83,7 +83,7 @@ class ConsumerJournal:
         blob = encode_snapshot(snapshot)
         self.put(group_id, lambda _: blob, done)
 
-    def complete(self, error: int = codes.NONE) -> None:
+    def complete(self, error: int = ErrorCode.NONE) -> None:
         """Answer the oldest save."""
         group_id, encode, done = self.waiting.pop(0)
         if not error:
@@ -94,7 +94,7 @@ class ConsumerJournal:
 class ConsumerLab:
     """Short forms of the requests."""
 
-    def __init__(self, settings: GroupSettings = SETTINGS) -> None:
+    def __init__(self, settings: KafkaGroupSettings = SETTINGS) -> None:
         self.now = 1_000_000
         self.ids = 0
         self.settings = settings
@@ -231,7 +231,11 @@ class Reader:
         if answer.error:
             self.errors.append(answer.error)
             self.tell = True
-            if answer.error in (codes.FENCED_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND):
+            if answer.error in (
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.GROUP_ID_NOT_FOUND,
+            ):
                 self.epoch, self.owned = 0, {}
             return
         assert answer.member_id == self.member_id

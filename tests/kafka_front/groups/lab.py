@@ -9,19 +9,23 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.coordinator import Coordinator
 from kafka_front.service.groups.classic.group import Group, JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SavedCallback, SyncRequest
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
-from kafka_front.service.groups.settings import GroupSettings
-from kafka_front.wire.errors import KafkaError
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
 GROUP = "orders"
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
+
+
+def bounded_groups(**constants: int) -> KafkaGroupSettings:
+    """Settings in which constants have other values."""
+    return type("Bounded", (KafkaGroupSettings,), constants)()
 
 
 def subscription(*topics: str, tail: bytes = b"") -> bytes:
@@ -55,7 +59,7 @@ class Journal:
         if not self.held:
             self.complete()
 
-    def complete(self, error: int = codes.NONE) -> None:
+    def complete(self, error: int = ErrorCode.NONE) -> None:
         """Answer the oldest save."""
         group_id, snapshot, done = self.waiting.pop(0)
         if not error:
@@ -69,7 +73,7 @@ def code_of(call: Callable[..., object], *args: object, **options: object) -> in
         call(*args, **options)
     except KafkaError as refused:
         return refused.code
-    return codes.NONE
+    return ErrorCode.NONE
 
 
 @dataclass
@@ -101,10 +105,10 @@ class Pending(Generic[T]):
 class Lab:
     """Short forms of the requests with sensible values in the fields a test does not care about."""
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
+    def __init__(self, settings: KafkaGroupSettings | None = None) -> None:
         self.now = 1_000_000
         self.journal = Journal(lambda: self.now)
-        self.settings = settings or GroupSettings()
+        self.settings = settings or KafkaGroupSettings()
         self._ids = 0
         self.steps = 0
         """Deadlines that were reached so far."""
@@ -174,7 +178,7 @@ class Lab:
         pending: Pending[list[int]] = Pending()
 
         def reply(error: int, errors: list[int]) -> None:
-            assert error == codes.NONE
+            assert error == ErrorCode.NONE
             pending(errors)
 
         given = [Leaver(item) if isinstance(item, str) else item for item in leavers]
@@ -194,7 +198,7 @@ class Lab:
         ids.sort(key=lambda member_id: member_id != joins[0].answer.leader)
         assignments = {member_id: b"a%d" % n for n, member_id in enumerate(ids)}
         syncs = [self.sync(member_id, generation, assignments if not n else None) for n, member_id in enumerate(ids)]
-        assert [sync.error for sync in syncs] == [codes.NONE] * count
+        assert [sync.error for sync in syncs] == [ErrorCode.NONE] * count
         assert self.state == "Stable"
         return ids
 

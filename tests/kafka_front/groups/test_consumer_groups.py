@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch_kit.run.sliced import at_once
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.embedded import assigned_partitions
 from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, SyncRequest
@@ -19,9 +18,16 @@ from kafka_front.service.groups.consumer.assignors import AssignedMember, ranges
 from kafka_front.service.groups.consumer.group import Partitions
 from kafka_front.service.groups.consumer.requests import HeartbeatRequest
 from kafka_front.service.groups.consumer.snapshot import decode_group
-from kafka_front.service.groups.settings import GroupSettings, MigrationPolicy
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, SETTINGS, ConsumerLab, Reader
-from tests.kafka_front.groups.lab import Pending, assignment, code_of, subscription
+from tests.kafka_front.groups.lab import (
+    Pending,
+    assignment,
+    bounded_groups,
+    code_of,
+    subscription,
+)
 
 SESSION_MS = SETTINGS.consumer_session_timeout_ms
 
@@ -54,19 +60,19 @@ def share(lab: ConsumerLab, *ids: str) -> dict[str, Partitions]:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"group_id": ""}, codes.INVALID_REQUEST),
-        ({"member_id": ""}, codes.INVALID_REQUEST),
-        ({"instance_id": ""}, codes.INVALID_REQUEST),
-        ({"rack_id": ""}, codes.INVALID_REQUEST),
-        ({"epoch": -3}, codes.INVALID_REQUEST),
-        ({"epoch": -2}, codes.INVALID_REQUEST),
-        ({"rebalance_timeout_ms": -1}, codes.INVALID_REQUEST),
-        ({"owned": None}, codes.INVALID_REQUEST),
-        ({"owned": {bytes(16): frozenset({0})}}, codes.INVALID_REQUEST),
-        ({"topics": None}, codes.INVALID_REQUEST),
-        ({"assignor": "mine"}, codes.UNSUPPORTED_ASSIGNOR),
-        ({"epoch": 1}, codes.GROUP_ID_NOT_FOUND),
-        ({"epoch": -1}, codes.GROUP_ID_NOT_FOUND),
+        ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
+        ({"owned": None}, ErrorCode.INVALID_REQUEST),
+        ({"owned": {bytes(16): frozenset({0})}}, ErrorCode.INVALID_REQUEST),
+        ({"topics": None}, ErrorCode.INVALID_REQUEST),
+        ({"assignor": "mine"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ({"epoch": 1}, ErrorCode.GROUP_ID_NOT_FOUND),
+        ({"epoch": -1}, ErrorCode.GROUP_ID_NOT_FOUND),
     ],
 )
 def test_requests_that_make_no_sense_make_no_group(lab: ConsumerLab, fields: dict[str, Any], error: int) -> None:
@@ -87,9 +93,9 @@ def test_requests_that_make_no_sense_make_no_group(lab: ConsumerLab, fields: dic
 def test_who_is_not_where_it_says_it_is_must_join_again(lab: ConsumerLab) -> None:
     owned = share(lab, "a")["a"]
     epoch = lab.group.epoch
-    assert lab.beat("b", epoch).error == codes.UNKNOWN_MEMBER_ID
-    assert lab.beat("a", epoch + 1, owned=owned).error == codes.FENCED_MEMBER_EPOCH
-    assert lab.beat("a", epoch, owned=owned).error == codes.NONE
+    assert lab.beat("b", epoch).error == ErrorCode.UNKNOWN_MEMBER_ID
+    assert lab.beat("a", epoch + 1, owned=owned).error == ErrorCode.FENCED_MEMBER_EPOCH
+    assert lab.beat("a", epoch, owned=owned).error == ErrorCode.NONE
     lab.join("b", "t")
     told = lab.beat("a", epoch)
     assert told.epoch == epoch
@@ -98,45 +104,45 @@ def test_who_is_not_where_it_says_it_is_must_join_again(lab: ConsumerLab) -> Non
     assert moved.epoch > epoch
     # It repeats what it did not hear the answer of, and is told everything again; but not if it has more than it may.
     again = lab.beat("a", epoch, owned=told.assignment)
-    assert (again.error, again.epoch, again.assignment) == (codes.NONE, moved.epoch, told.assignment)
-    assert lab.beat("a", epoch, owned=owned).error == codes.FENCED_MEMBER_EPOCH
-    assert lab.beat("a", epoch).error == codes.FENCED_MEMBER_EPOCH
+    assert (again.error, again.epoch, again.assignment) == (ErrorCode.NONE, moved.epoch, told.assignment)
+    assert lab.beat("a", epoch, owned=owned).error == ErrorCode.FENCED_MEMBER_EPOCH
+    assert lab.beat("a", epoch).error == ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_a_full_group_takes_nobody_else(lab: ConsumerLab) -> None:
-    lab.settings = GroupSettings(max_size=1)
+    lab.settings = KafkaGroupSettings(max_size=1)
     lab.start()
-    assert lab.join("a", "t", instance_id="i").error == codes.NONE
-    assert lab.join("b", "t").error == codes.GROUP_MAX_SIZE_REACHED
-    assert lab.beat("a", -2, instance_id="i").error == codes.NONE
-    assert lab.join("c", "t", instance_id="i").error == codes.NONE
+    assert lab.join("a", "t", instance_id="i").error == ErrorCode.NONE
+    assert lab.join("b", "t").error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert lab.beat("a", -2, instance_id="i").error == ErrorCode.NONE
+    assert lab.join("c", "t", instance_id="i").error == ErrorCode.NONE
 
 
 def test_what_members_say_of_themselves_is_bounded(lab: ConsumerLab) -> None:
-    lab.settings = GroupSettings(max_bytes=2_000)
+    lab.settings = KafkaGroupSettings(max_bytes=2_000)
     lab.start()
     many = [f"topic{number}" for number in range(40)]
-    assert lab.join("a", *many).error == codes.GROUP_MAX_SIZE_REACHED
+    assert lab.join("a", *many).error == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert not lab.directory.consumer
-    assert lab.join("a", *many[:10]).error == codes.NONE
-    assert lab.join("b", *many[:21]).error == codes.GROUP_MAX_SIZE_REACHED
-    assert lab.beat("a", lab.group.epoch, topics=frozenset(many)).error == codes.GROUP_MAX_SIZE_REACHED
+    assert lab.join("a", *many[:10]).error == ErrorCode.NONE
+    assert lab.join("b", *many[:21]).error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert lab.beat("a", lab.group.epoch, topics=frozenset(many)).error == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert len(lab.group.names) == 10
     assert lab.group.said_bytes == sum(member.said_bytes for member in lab.group.members.values())
 
 
 def test_what_groups_hold_of_partitions_is_bounded(lab: ConsumerLab) -> None:
-    lab.settings = GroupSettings(max_consumer_partitions=5)
+    lab.settings = bounded_groups(max_consumer_partitions=5)
     lab.start()
     lab.topics.make("u", 2)
-    assert lab.join("a", "t").error == codes.NONE
-    assert lab.join("b", "t", "u").error == codes.NONE
+    assert lab.join("a", "t").error == ErrorCode.NONE
+    assert lab.join("b", "t", "u").error == ErrorCode.NONE
     assert lab.coordinator.partitions == 6
-    assert lab.join("c", "t").error == codes.GROUP_MAX_SIZE_REACHED
-    assert lab.beat("b", -1).error == codes.NONE
+    assert lab.join("c", "t").error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert lab.beat("b", -1).error == ErrorCode.NONE
     lab.beat("a", 1)
     assert lab.coordinator.partitions == 4
-    assert lab.join("c", "t").error == codes.NONE
+    assert lab.join("c", "t").error == ErrorCode.NONE
     for member in ("a", "c"):
         lab.beat(member, -1)
     assert lab.coordinator.partitions == 0
@@ -149,17 +155,17 @@ def test_positions_are_those_of_members_in_their_epoch(lab: ConsumerLab) -> None
     share(lab, "a")
     epoch = lab.group.epoch
     check = partial(code_of, lab.coordinator.check_commit)
-    assert check(lab.group, "a", None, epoch) == codes.NONE
-    assert check(lab.group, "a", None, epoch - 1) == codes.STALE_MEMBER_EPOCH
-    assert check(lab.group, "x", None, epoch) == codes.UNKNOWN_MEMBER_ID
-    assert check(lab.group, "", None, -1) == codes.UNKNOWN_MEMBER_ID
-    assert check(lab.group, "", None, -1, transactional=True) == codes.NONE
+    assert check(lab.group, "a", None, epoch) == ErrorCode.NONE
+    assert check(lab.group, "a", None, epoch - 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert check(lab.group, "x", None, epoch) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert check(lab.group, "", None, -1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert check(lab.group, "", None, -1, transactional=True) == ErrorCode.NONE
     fetch = partial(code_of, lab.coordinator.check_fetch)
-    assert fetch(lab.group, None, -1) == fetch(lab.group, "a", epoch) == codes.NONE
-    assert fetch(lab.group, "a", epoch + 1) == codes.STALE_MEMBER_EPOCH
-    assert fetch(lab.group, "x", epoch) == codes.UNKNOWN_MEMBER_ID
+    assert fetch(lab.group, None, -1) == fetch(lab.group, "a", epoch) == ErrorCode.NONE
+    assert fetch(lab.group, "a", epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert fetch(lab.group, "x", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
     lab.beat("a", -1)
-    assert check(lab.group, "", None, -1) == codes.NONE
+    assert check(lab.group, "", None, -1) == ErrorCode.NONE
     assert lab.state == "Empty"
 
 
@@ -202,9 +208,9 @@ def test_who_does_not_give_back_in_time_is_out(lab: ConsumerLab) -> None:
     assert lab.beat("a", epoch).epoch == epoch
     for _ in range(3):
         lab.pass_time(REBALANCE_MS // 4)
-        assert lab.beat("a", epoch).error == codes.NONE
+        assert lab.beat("a", epoch).error == ErrorCode.NONE
     lab.pass_time(REBALANCE_MS // 4)
-    assert lab.beat("a", epoch).error == codes.UNKNOWN_MEMBER_ID
+    assert lab.beat("a", epoch).error == ErrorCode.UNKNOWN_MEMBER_ID
     assert count_of(lab.beat("b", lab.group.members["b"].epoch).assignment or {}) == 4
 
 
@@ -214,15 +220,15 @@ def test_a_static_member_keeps_its_place(lab: ConsumerLab) -> None:
     owned = lab.beat("a", 1, instance_id="i").assignment or {}
     lab.beat("a", 1, instance_id="i", owned=owned)
     epoch = lab.group.epoch
-    assert lab.beat("a", epoch).error == codes.NONE  # librdkafka names its instance only as it joins and leaves
-    assert lab.join("b", "t", instance_id="i").error == codes.UNRELEASED_INSTANCE_ID
-    assert lab.beat("a", -2, instance_id="i").error == codes.NONE
+    assert lab.beat("a", epoch).error == ErrorCode.NONE  # librdkafka names its instance only as it joins and leaves
+    assert lab.join("b", "t", instance_id="i").error == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert lab.beat("a", -2, instance_id="i").error == ErrorCode.NONE
     lab.start()  # also over a restart of the node
     back = lab.join("b", "t", instance_id="i")
-    assert (back.error, back.epoch, back.assignment) == (codes.NONE, epoch, owned)
+    assert (back.error, back.epoch, back.assignment) == (ErrorCode.NONE, epoch, owned)
     assert lab.group.epoch == epoch
-    assert lab.beat("a", epoch, instance_id="i").error == codes.FENCED_INSTANCE_ID
-    assert lab.beat("b", -2, instance_id="i").error == codes.NONE
+    assert lab.beat("a", epoch, instance_id="i").error == ErrorCode.FENCED_INSTANCE_ID
+    assert lab.beat("b", -2, instance_id="i").error == ErrorCode.NONE
     lab.pass_time(SESSION_MS - 1)
     lab.beat("other", lab.group.members["other"].epoch)
     lab.pass_time(1)
@@ -233,8 +239,8 @@ def test_nothing_is_told_before_it_is_durable(lab: ConsumerLab) -> None:
     lab.journal.held = True
     joining = lab.send(HeartbeatRequest(GROUP, "a", 0, rebalance_timeout_ms=1, topics=frozenset({"t"}), owned={}))
     assert not joining.done
-    lab.journal.complete(codes.COORDINATOR_NOT_AVAILABLE)
-    assert joining.answer.error == codes.COORDINATOR_NOT_AVAILABLE
+    lab.journal.complete(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert joining.answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
     again = lab.send(HeartbeatRequest(GROUP, "a", 0, rebalance_timeout_ms=1, topics=frozenset({"t"}), owned={}))
     assert not again.done
     lab.journal.complete()
@@ -392,7 +398,7 @@ def test_a_classic_group_is_upgraded_and_goes_back(lab: ConsumerLab, owned: bool
     new.beat()
     assert lab.directory.classic == {}
     assert (new.epoch > old.generation, count_of(new.owned)) == (True, 0)
-    assert code_of(mixed.heartbeat, old) == codes.REBALANCE_IN_PROGRESS
+    assert code_of(mixed.heartbeat, old) == ErrorCode.REBALANCE_IN_PROGRESS
     has = [0, 1, 2, 3] if owned else []
     again = mixed.join(old.member_id, has)
     keeps = mixed.sync(again)
@@ -400,24 +406,24 @@ def test_a_classic_group_is_upgraded_and_goes_back(lab: ConsumerLab, owned: bool
     if owned:
         # It is told of less than it has, and joins once more when it has given the rest back.
         assert (again.generation, len(keeps)) == (old.generation, 2)
-        assert code_of(mixed.heartbeat, again) == codes.REBALANCE_IN_PROGRESS
+        assert code_of(mixed.heartbeat, again) == ErrorCode.REBALANCE_IN_PROGRESS
         again = mixed.join(old.member_id, keeps)
         assert mixed.sync(again) == keeps
-    assert code_of(mixed.heartbeat, again) == codes.NONE
+    assert code_of(mixed.heartbeat, again) == ErrorCode.NONE
     new.beat()
     assert (count_of(new.owned), len(keeps), lab.state) == (2, 2, "Stable")
     lab.start()  # stored, mixed as it is
-    assert code_of(mixed.heartbeat, again) == codes.NONE
+    assert code_of(mixed.heartbeat, again) == ErrorCode.NONE
     assert (
         code_of(lab.coordinator.check_commit, lab.group, old.member_id, None, again.generation - 1)
-        == codes.ILLEGAL_GENERATION
+        == ErrorCode.ILLEGAL_GENERATION
     )
     new.leave()
     assert lab.directory.consumer == {}
     back = lab.directory.classic[GROUP]
     assert (set(back.members), back.generation) == ({old.member_id}, again.generation)
     assert assigned_partitions(back.members[old.member_id].assignment) == {"t": keeps}
-    assert code_of(mixed.heartbeat, again) == codes.REBALANCE_IN_PROGRESS
+    assert code_of(mixed.heartbeat, again) == ErrorCode.REBALANCE_IN_PROGRESS
     lab.start()
     assert set(lab.directory.classic[GROUP].members) == {old.member_id}
 
@@ -433,7 +439,7 @@ def test_the_last_of_the_new_protocol_is_answered_when_the_classic_group_is_stor
     assert set(lab.directory.classic) == {GROUP}
     assert not leaving.done
     lab.journal.complete()
-    assert leaving.answer.error == codes.NONE
+    assert leaving.answer.error == ErrorCode.NONE
 
 
 def test_a_classic_member_that_does_not_come_back_is_out(lab: ConsumerLab) -> None:
@@ -442,7 +448,7 @@ def test_a_classic_member_that_does_not_come_back_is_out(lab: ConsumerLab) -> No
     mixed.sync(old, {})
     new = Reader(lab, "new", frozenset({"t"}))
     new.beat()
-    assert code_of(mixed.heartbeat, old) == codes.REBALANCE_IN_PROGRESS
+    assert code_of(mixed.heartbeat, old) == ErrorCode.REBALANCE_IN_PROGRESS
     for _ in range(4):
         lab.pass_time(REBALANCE_MS // 4)
         new.beat()
@@ -455,29 +461,29 @@ def test_requests_of_classic_members_are_fenced(lab: ConsumerLab) -> None:
     mixed = Mixed(lab, owned=False)
     share(lab, "new")
     asked = mixed.join(require_known_id=True)
-    assert (asked.error, set(lab.group.members)) == (codes.MEMBER_ID_REQUIRED, {"new"})
+    assert (asked.error, set(lab.group.members)) == (ErrorCode.MEMBER_ID_REQUIRED, {"new"})
     joined = mixed.join(asked.member_id)
-    assert (joined.error, joined.protocol_name, joined.leader) == (codes.NONE, "range", "")
-    assert mixed.join(protocol_type="connect").error == codes.INCONSISTENT_GROUP_PROTOCOL
-    assert mixed.join(protocols=()).error == codes.INCONSISTENT_GROUP_PROTOCOL
-    assert mixed.join(protocols=(("other", subscription("t")),)).error == codes.INCONSISTENT_GROUP_PROTOCOL
-    assert mixed.join(protocols=(("range", b"\0"),)).error == codes.INCONSISTENT_GROUP_PROTOCOL
-    assert mixed.join(session_timeout_ms=1).error == codes.INVALID_SESSION_TIMEOUT
-    assert mixed.sync(JoinReply("x", generation=1)) == codes.UNKNOWN_MEMBER_ID
-    assert mixed.sync(JoinReply("new", generation=lab.group.members["new"].epoch)) == codes.UNKNOWN_MEMBER_ID
-    assert mixed.sync(JoinReply(joined.member_id, generation=99)) == codes.ILLEGAL_GENERATION
-    assert code_of(mixed.heartbeat, JoinReply(joined.member_id, generation=99)) == codes.ILLEGAL_GENERATION
-    lab.settings = GroupSettings(max_size=2)
+    assert (joined.error, joined.protocol_name, joined.leader) == (ErrorCode.NONE, "range", "")
+    assert mixed.join(protocol_type="connect").error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert mixed.join(protocols=()).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert mixed.join(protocols=(("other", subscription("t")),)).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert mixed.join(protocols=(("range", b"\0"),)).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert mixed.join(session_timeout_ms=1).error == ErrorCode.INVALID_SESSION_TIMEOUT
+    assert mixed.sync(JoinReply("x", generation=1)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert mixed.sync(JoinReply("new", generation=lab.group.members["new"].epoch)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert mixed.sync(JoinReply(joined.member_id, generation=99)) == ErrorCode.ILLEGAL_GENERATION
+    assert code_of(mixed.heartbeat, JoinReply(joined.member_id, generation=99)) == ErrorCode.ILLEGAL_GENERATION
+    lab.settings = KafkaGroupSettings(max_size=2)
     lab.start()
-    assert mixed.join("third").error == codes.GROUP_MAX_SIZE_REACHED
+    assert mixed.join("third").error == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_a_group_that_is_none_of_consumers_is_not_upgraded(lab: ConsumerLab) -> None:
     mixed = Mixed(lab, owned=False)
     worker = mixed.join(protocol_type="connect")
     mixed.sync(worker, {})
-    assert lab.join("new", "t").error == codes.GROUP_ID_NOT_FOUND
-    assert code_of(mixed.heartbeat, worker) == codes.NONE
+    assert lab.join("new", "t").error == ErrorCode.GROUP_ID_NOT_FOUND
+    assert code_of(mixed.heartbeat, worker) == ErrorCode.NONE
 
 
 def test_a_group_whose_assignor_gives_data_of_its_own_is_not_upgraded(lab: ConsumerLab) -> None:
@@ -486,8 +492,8 @@ def test_a_group_whose_assignor_gives_data_of_its_own_is_not_upgraded(lab: Consu
     streams = assignment({"t": [0, 1]})[:-4] + b"\0\0\0\1d"
     assert mixed.sync(old, {old.member_id: streams}) == [0, 1]
     refused = lab.join("new", "t")
-    assert (refused.error, "data of its own" in str(refused.message)) == (codes.GROUP_ID_NOT_FOUND, True)
-    assert code_of(mixed.heartbeat, old) == codes.NONE
+    assert (refused.error, "data of its own" in str(refused.message)) == (ErrorCode.GROUP_ID_NOT_FOUND, True)
+    assert code_of(mixed.heartbeat, old) == ErrorCode.NONE
     assert lab.directory.classic[GROUP].members[old.member_id].assignment == streams
 
 
@@ -499,47 +505,47 @@ def test_data_that_a_standard_assignor_sends_along_does_not_keep_a_group_classic
     mixed = Mixed(lab, owned=False)
     old = mixed.join(protocols=((strategy, subscription("t")),))
     assert mixed.sync(old, {old.member_id: assignment({"t": [0, 1]})[:-4] + b"\0\0\0\1d"}) == [0, 1]
-    assert lab.join("new", "t").error == codes.NONE
-    assert code_of(mixed.heartbeat, old) == codes.REBALANCE_IN_PROGRESS
+    assert lab.join("new", "t").error == ErrorCode.NONE
+    assert code_of(mixed.heartbeat, old) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 @pytest.mark.parametrize("policy", ["bidirectional", "upgrade", "downgrade", "disabled"])
-def test_groups_change_their_kind_as_the_policy_lets_them(lab: ConsumerLab, policy: MigrationPolicy) -> None:
+def test_groups_change_their_kind_as_the_policy_lets_them(lab: ConsumerLab, policy: Any) -> None:
     mixed = Mixed(lab, owned=False)
     old = mixed.join()
     mixed.sync(old, {old.member_id: assignment({"t": [0]})})
-    lab.settings = GroupSettings(consumer_migration_policy=policy)
+    lab.settings = KafkaGroupSettings(consumer_migration_policy=policy)
     lab.start()
     joined = lab.join("new", "t")
     if policy in ("downgrade", "disabled"):
-        assert (joined.error, code_of(mixed.heartbeat, old)) == (codes.GROUP_ID_NOT_FOUND, codes.NONE)
+        assert (joined.error, code_of(mixed.heartbeat, old)) == (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NONE)
         return
-    assert joined.error == codes.NONE
-    assert lab.send(HeartbeatRequest(GROUP, "new", -1)).answer.error == codes.NONE
+    assert joined.error == ErrorCode.NONE
+    assert lab.send(HeartbeatRequest(GROUP, "new", -1)).answer.error == ErrorCode.NONE
     assert (GROUP in lab.directory.classic) is (policy == "bidirectional")
     assert lab.send(HeartbeatRequest(GROUP, "new", 7)).answer.error in (
-        codes.GROUP_ID_NOT_FOUND,
-        codes.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_MEMBER_ID,
     )
     assert (GROUP in lab.directory.classic) is (policy == "bidirectional")  # also when somebody is refused
     again = mixed.join(old.member_id)
-    assert again.error == codes.NONE
+    assert again.error == ErrorCode.NONE
     if policy == "upgrade":
         assert mixed.sync(again) == [0, 1, 2, 3]
-        assert code_of(mixed.heartbeat, again) == codes.NONE
+        assert code_of(mixed.heartbeat, again) == ErrorCode.NONE
 
 
 def test_a_refused_member_leaves_the_group_what_it_was(lab: ConsumerLab) -> None:
-    lab.settings = GroupSettings(max_bytes=1_000)
+    lab.settings = KafkaGroupSettings(max_bytes=1_000)
     lab.start()
     mixed = Mixed(lab, owned=False)
     old = mixed.join(instance_id="i")
     mixed.sync(old, {old.member_id: assignment({"t": [0]})})
-    assert lab.join("new", "t", instance_id="i").error == codes.UNRELEASED_INSTANCE_ID
-    assert code_of(mixed.heartbeat, old) == codes.NONE
-    assert lab.join("new", "t", *(f"topic{number}" for number in range(13))).error == codes.GROUP_MAX_SIZE_REACHED
+    assert lab.join("new", "t", instance_id="i").error == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert code_of(mixed.heartbeat, old) == ErrorCode.NONE
+    assert lab.join("new", "t", *(f"topic{number}" for number in range(13))).error == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert GROUP in lab.directory.classic
-    assert code_of(mixed.heartbeat, old) == codes.REBALANCE_IN_PROGRESS
+    assert code_of(mixed.heartbeat, old) == ErrorCode.REBALANCE_IN_PROGRESS
     assert set(lab.directory.classic[GROUP].members) == {old.member_id}
 
 
@@ -554,5 +560,5 @@ def test_two_members_with_the_same_partition_keep_it_once(lab: ConsumerLab) -> N
     lab.pass_time(2 * lab.settings.initial_rebalance_delay_ms)
     both = {joined.answer.member_id: assignment({"t": [0, 1], "gone": [0]}) for joined in (one, two)}
     assert mixed.sync(one.answer, both) == [0, 1]
-    assert lab.join("new", "t").error == codes.NONE
+    assert lab.join("new", "t").error == ErrorCode.NONE
     assert [count_of(lab.group.members[member].assigned) for member in both] == [2, 0]

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from kafka_front.service.groups import codes, migration
+from kafka_front.service.groups import migration
 from kafka_front.service.groups.classic.embedded import assigned_partitions, owned_partitions
 from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
+from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, ConsumerLab, Reader, places
 from tests.kafka_front.groups.lab import Pending, assignment, code_of, subscription
 
@@ -83,10 +84,10 @@ class ClassicReader:
         if not self.joining.done:
             return
         answer, self.joining = self.joining.answer, None
-        if answer.error in (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION):
+        if answer.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._lost(answer.error)
         elif answer.error:
-            assert answer.error in (codes.REBALANCE_IN_PROGRESS, codes.COORDINATOR_LOAD_IN_PROGRESS), answer
+            assert answer.error in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), answer
         else:
             self.member_id, self.generation, self.phase = answer.member_id, answer.generation, "sync"
             self.heard = self.lab.now
@@ -122,19 +123,19 @@ class ClassicReader:
 
     def _heartbeat(self) -> None:
         error = code_of(self.decides.heartbeat, self.lab.now, GROUP, self.member_id, None, self.generation)
-        if error in (codes.NONE, codes.REBALANCE_IN_PROGRESS):
+        if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self.heard = self.lab.now
         if error:
             self._lost(error)
 
     def _lost(self, error: int) -> None:
         self.phase = "join"
-        if error == codes.UNKNOWN_MEMBER_ID:
+        if error == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id, self.generation, self.owned = "", -1, set()
-        elif error == codes.ILLEGAL_GENERATION:
+        elif error == ErrorCode.ILLEGAL_GENERATION:
             self.generation, self.owned = -1, set()
         else:
-            assert error in (codes.REBALANCE_IN_PROGRESS, codes.COORDINATOR_LOAD_IN_PROGRESS), error
+            assert error in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), error
 
     def leave(self) -> None:
         self.decides.leave(self.lab.now, GROUP, [Leaver(self.member_id)], lambda error, errors: None)

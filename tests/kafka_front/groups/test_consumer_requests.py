@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kafka_front.service.groups import codes
 from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups import wire_client as w
 from tests.kafka_front.groups.lab import assignment
 from tests.kafka_front.groups.test_group_requests import Place, place
@@ -62,7 +62,7 @@ async def alone(place: Place, **fields: Any) -> Member:
     member = Member(await place.client(), place.group(), **fields)
     for _ in range(20):
         answer = await member.beat()
-        assert answer.error_code == codes.NONE, answer.error_message
+        assert answer.error_code == ErrorCode.NONE, answer.error_message
         if member.partitions == [0, 1]:
             return member
     raise AssertionError("it never got the partitions")
@@ -71,17 +71,17 @@ async def alone(place: Place, **fields: Any) -> Member:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"member_id": ""}, codes.INVALID_REQUEST),
-        ({"rebalance_timeout_ms": -1}, codes.INVALID_REQUEST),
-        ({"subscribed_topic_names": None}, codes.INVALID_REQUEST),
-        ({"topic_partitions": None}, codes.INVALID_REQUEST),
-        ({"instance_id": ""}, codes.INVALID_REQUEST),
-        ({"member_epoch": -3}, codes.INVALID_REQUEST),
-        ({"member_epoch": -2}, codes.INVALID_REQUEST),
-        ({"server_assignor": "mine"}, codes.UNSUPPORTED_ASSIGNOR),
-        ({"subscribed_topic_regex": "("}, codes.INVALID_REGULAR_EXPRESSION),
-        ({"member_epoch": 1}, codes.GROUP_ID_NOT_FOUND),
-        ({"member_epoch": -1}, codes.GROUP_ID_NOT_FOUND),
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
+        ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
+        ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"server_assignor": "mine"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"member_epoch": 1}, ErrorCode.GROUP_ID_NOT_FOUND),
+        ({"member_epoch": -1}, ErrorCode.GROUP_ID_NOT_FOUND),
     ],
 )
 async def test_what_makes_no_sense(place: Place, fields: dict[str, Any], error: int) -> None:
@@ -95,27 +95,27 @@ async def test_a_member_of_version_0_is_given_its_id(place: Place) -> None:
     for _ in range(10):
         for member in (one, two):
             answer = await member.beat()
-            assert answer.error_code == codes.NONE, answer.error_message
+            assert answer.error_code == ErrorCode.NONE, answer.error_message
     assert one.id != two.id
     assert sorted(one.partitions + two.partitions) == [0, 1]
     for epoch in (-1, 1):
-        assert (await one.beat(member_id="", member_epoch=epoch)).error_code == codes.INVALID_REQUEST
+        assert (await one.beat(member_id="", member_epoch=epoch)).error_code == ErrorCode.INVALID_REQUEST
     assert (await one.beat(member_epoch=-1)).member_epoch == -1
 
 
 async def test_members_are_fenced_by_epoch(place: Place) -> None:
     member = await alone(place)
-    assert (await member.beat(member_epoch=member.epoch + 1)).error_code == codes.FENCED_MEMBER_EPOCH
-    assert (await member.beat(member_id="x")).error_code == codes.UNKNOWN_MEMBER_ID
+    assert (await member.beat(member_epoch=member.epoch + 1)).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert (await member.beat(member_id="x")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert (await member.beat(member_epoch=-1)).member_epoch == -1
-    assert (await member.beat(member_epoch=1)).error_code == codes.UNKNOWN_MEMBER_ID
+    assert (await member.beat(member_epoch=1)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_two_members_hand_over_in_steps(place: Place) -> None:
     one = await alone(place)
     two = Member(await place.client(), one.group)
     first = await two.beat()
-    assert (first.error_code, two.partitions) == (codes.NONE, [])
+    assert (first.error_code, two.partitions) == (ErrorCode.NONE, [])
     epoch = one.epoch
     await one.beat()
     while not place.ours and len(one.partitions) == 2:  # a broker of 4.4 assigns at most once a second
@@ -133,12 +133,12 @@ async def test_two_members_hand_over_in_steps(place: Place) -> None:
 async def test_a_static_member_is_released_first(place: Place) -> None:
     one = await alone(place, instance_id="i")
     two = Member(one.client, one.group, instance_id="i")
-    assert (await two.beat()).error_code == codes.UNRELEASED_INSTANCE_ID
+    assert (await two.beat()).error_code == ErrorCode.UNRELEASED_INSTANCE_ID
     assert (await one.beat(member_epoch=-2)).member_epoch == -2
     held, one.epoch = one.held, 1
-    assert (await two.beat()).error_code == codes.NONE
+    assert (await two.beat()).error_code == ErrorCode.NONE
     assert two.held == held
-    assert (await one.beat()).error_code == codes.FENCED_INSTANCE_ID
+    assert (await one.beat()).error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
 async def test_a_group_whose_assignor_gives_data_of_its_own_stays_classic(place: Place) -> None:
@@ -147,8 +147,8 @@ async def test_a_group_whose_assignor_gives_data_of_its_own_stays_classic(place:
     joined = await client.call(5, w.join(group, given.member_id))
     own = assignment({"t": [0, 1]})[:-4] + b"\0\0\0\1d"
     await client.call(3, w.sync(group, joined.member_id, joined.generation_id, {joined.member_id: own}))
-    assert (await Member(client, group).beat()).error_code == codes.GROUP_ID_NOT_FOUND
-    assert (await client.call(3, w.heartbeat(group, joined.member_id, 1))).error_code == codes.NONE
+    assert (await Member(client, group).beat()).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert (await client.call(3, w.heartbeat(group, joined.member_id, 1))).error_code == ErrorCode.NONE
 
 
 async def test_positions_are_fenced(place: Place) -> None:
@@ -165,10 +165,10 @@ async def test_positions_are_fenced(place: Place) -> None:
         return int(answer.topics[0].partitions[0].error_code)
 
     for version in (9, 10):
-        assert await commit(version, member.epoch) == codes.NONE
-        assert await commit(version, member.epoch + 1) == codes.STALE_MEMBER_EPOCH
-        assert await commit(version, member.epoch, "x") == codes.UNKNOWN_MEMBER_ID
-        assert await commit(version, -1, "") == codes.UNKNOWN_MEMBER_ID
+        assert await commit(version, member.epoch) == ErrorCode.NONE
+        assert await commit(version, member.epoch + 1) == ErrorCode.STALE_MEMBER_EPOCH
+        assert await commit(version, member.epoch, "x") == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await commit(version, -1, "") == ErrorCode.UNKNOWN_MEMBER_ID
 
     async def fetch(version: int, epoch: int, who: str | None) -> tuple[int, list[int]]:
         asked = m.OffsetFetchRequest.OffsetFetchRequestTopics(name="t", topic_id=topic, partition_indexes=[0])
@@ -177,10 +177,10 @@ async def test_positions_are_fenced(place: Place) -> None:
         return told.error_code, [row.committed_offset for one in told.topics for row in one.partitions]
 
     for version in (9, 10):
-        assert await fetch(version, member.epoch, member.id) == (codes.NONE, [7])
-        assert await fetch(version, -1, None) == (codes.NONE, [7])
-        assert (await fetch(version, member.epoch + 1, member.id))[0] == codes.STALE_MEMBER_EPOCH
-        assert (await fetch(version, member.epoch, "x"))[0] == codes.UNKNOWN_MEMBER_ID
+        assert await fetch(version, member.epoch, member.id) == (ErrorCode.NONE, [7])
+        assert await fetch(version, -1, None) == (ErrorCode.NONE, [7])
+        assert (await fetch(version, member.epoch + 1, member.id))[0] == ErrorCode.STALE_MEMBER_EPOCH
+        assert (await fetch(version, member.epoch, "x"))[0] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_a_group_is_told_of(place: Place) -> None:
@@ -189,8 +189,8 @@ async def test_a_group_is_told_of(place: Place) -> None:
     answer = await client.call(1, m.ConsumerGroupDescribeRequest([group, "nobody"]))
     by_name = {one.group_id: one for one in answer.groups}  # Kafka gives them in any order
     told, unknown = by_name[group], by_name["nobody"]
-    assert unknown.error_code == codes.GROUP_ID_NOT_FOUND
-    assert (told.error_code, told.group_state, told.assignor_name) == (codes.NONE, "Stable", "uniform")
+    assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert (told.error_code, told.group_state, told.assignor_name) == (ErrorCode.NONE, "Stable", "uniform")
     assert told.group_epoch == told.assignment_epoch == member.epoch
     [row] = told.members
     assert (row.member_id, row.member_epoch, row.member_type) == (member.id, member.epoch, 1)
@@ -202,14 +202,14 @@ async def test_a_group_is_told_of(place: Place) -> None:
         found = {one.group_id: (one.group_type, one.group_state, one.protocol_type) for one in listed.groups}
         assert found.get(group) == (("consumer", "Stable", "consumer") if there else None)
     [classic] = (await client.call(6, m.DescribeGroupsRequest([group]))).groups
-    assert (classic.error_code, classic.group_state) == (codes.GROUP_ID_NOT_FOUND, "Dead")
+    assert (classic.error_code, classic.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
     [kept] = (await client.call(2, m.DeleteGroupsRequest([group]))).results
-    assert kept.error_code == codes.NON_EMPTY_GROUP
-    assert (await member.beat(member_epoch=-1)).error_code == codes.NONE
+    assert kept.error_code == ErrorCode.NON_EMPTY_GROUP
+    assert (await member.beat(member_epoch=-1)).error_code == ErrorCode.NONE
     [gone] = (await client.call(2, m.DeleteGroupsRequest([group]))).results
-    assert gone.error_code == codes.NONE
+    assert gone.error_code == ErrorCode.NONE
     [told] = (await client.call(1, m.ConsumerGroupDescribeRequest([group]))).groups
-    assert told.error_code == codes.GROUP_ID_NOT_FOUND
+    assert told.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 async def test_a_classic_member_is_given_an_id_before_its_metadata_is_read(place: Place) -> None:
@@ -217,7 +217,7 @@ async def test_a_classic_member_is_given_an_id_before_its_metadata_is_read(place
     client = await place.client()
     asked = w.join(group, protocols=w.protocols(("range", b"\0")))
     given = await client.call(9, asked)
-    assert given.error_code == codes.MEMBER_ID_REQUIRED
+    assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
     asked.member_id = given.member_id
-    refusals = (codes.INCONSISTENT_GROUP_PROTOCOL, codes.UNKNOWN_SERVER_ERROR)  # a broker has not expected it
+    refusals = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.UNKNOWN_SERVER_ERROR)  # a broker has not expected it
     assert (await client.call(9, asked)).error_code in refusals

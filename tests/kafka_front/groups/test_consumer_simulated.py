@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from bridges.auth import Principal
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer import coordinator as consumer_coordinator
 from kafka_front.service.groups.consumer import snapshot as consumer_snapshot
 from kafka_front.service.groups.consumer.assignors import Targets
 from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState, Partitions, View
 from kafka_front.service.groups.consumer.requests import HeartbeatRequest
+from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, ConsumerLab, Reader, places
 
 STEPS = 250
@@ -144,7 +144,7 @@ class Simulation:
         if group is None or old is None or member is None or old.epoch in (member.epoch, member.previous_epoch):
             return
         version = group.version
-        assert self.lab.send(old).answer.error == codes.FENCED_MEMBER_EPOCH
+        assert self.lab.send(old).answer.error == ErrorCode.FENCED_MEMBER_EPOCH
         assert group.version == version
 
     def subscribe(self) -> None:
@@ -180,7 +180,7 @@ class Simulation:
 
     def save(self) -> None:
         if self.lab.journal.waiting:
-            self.lab.journal.complete(self.random.choice((0, 0, 0, codes.COORDINATOR_NOT_AVAILABLE)))
+            self.lab.journal.complete(self.random.choice((0, 0, 0, ErrorCode.COORDINATOR_NOT_AVAILABLE)))
             self.take()
         else:
             self.lab.journal.held = False

@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from bridges.errors import NotOwner
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.journal import GroupJournal
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 
 class Store:
@@ -67,4 +66,4 @@ async def test_a_coordinator_that_is_none_any_more_is_told_so() -> None:
     journal = GroupJournal(store, lambda: 0, lambda: 0)
     with pytest.raises(KafkaError) as refused:
         await journal.erase("g")
-    assert refused.value.code == codes.NOT_COORDINATOR
+    assert refused.value.code == ErrorCode.NOT_COORDINATOR

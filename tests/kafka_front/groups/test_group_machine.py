@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.group import GroupState, JoinReply, SyncReply, bytes_of
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
-from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode
 from tests.depth import examples
 from tests.kafka_front.groups.lab import GROUP, Lab, Pending, code_of
 
@@ -54,7 +54,7 @@ class GroupMachine(RuleBasedStateMachine):
         held=st.booleans(),
     )
     def start(self, delay: int, size: int, max_bytes: int, held: bool) -> None:
-        self.lab = Lab(GroupSettings(initial_rebalance_delay_ms=delay, max_size=size, max_bytes=max_bytes))
+        self.lab = Lab(KafkaGroupSettings(initial_rebalance_delay_ms=delay, max_size=size, max_bytes=max_bytes))
         self.lab.journal.held = held
         self.clients = [Client() for _ in range(6)]
         self.generations: list[int] = [0]
@@ -117,11 +117,11 @@ class GroupMachine(RuleBasedStateMachine):
         client = self.clients[index]
         group = self.lab.coordinator.groups.get(GROUP)
         error = self.lab.heartbeat(client.member_id, client.generation, client.instance_id)
-        if error in (codes.NONE, codes.REBALANCE_IN_PROGRESS):
+        if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             assert group is not None
             assert client.member_id in group.members
             assert client.generation == group.generation
-            assert (error != codes.NONE) == (group.state is GroupState.PREPARING_REBALANCE)
+            assert (error != ErrorCode.NONE) == (group.state is GroupState.PREPARING_REBALANCE)
 
     @rule(index=CLIENTS, by_instance=st.booleans())
     def leave(self, index: int, by_instance: bool) -> None:
@@ -133,7 +133,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.leaving.append(leaving)
             assert group is not None
             assert not group.members
-        elif leaving.answer == [codes.NONE] and group is not None:
+        elif leaving.answer == [ErrorCode.NONE] and group is not None:
             assert member_id not in group.members
             assert member_id not in group.pending
             assert by_instance is False or client.instance_id not in group.static_members
@@ -144,8 +144,8 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.lab.coordinator.groups.get(GROUP)
         if outside:
             error = self.lab.commit("", -1)
-            assert (error == codes.NONE) == (group is None or group.state is GroupState.EMPTY)
-        elif self.lab.commit(client.member_id, client.generation, client.instance_id) == codes.NONE:
+            assert (error == ErrorCode.NONE) == (group is None or group.state is GroupState.EMPTY)
+        elif self.lab.commit(client.member_id, client.generation, client.instance_id) == ErrorCode.NONE:
             assert self.lab.state != "CompletingRebalance"
 
     @rule(count=st.integers(1, 6), rounds=st.integers(1, 6), protocols=METADATA, rebalance=st.just(60_000) | REBALANCES)
@@ -163,7 +163,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.lab.pass_time(ms)
 
     @precondition(lambda self: self.lab.journal.waiting)
-    @rule(error=st.sampled_from([codes.NONE, codes.NONE, codes.COORDINATOR_NOT_AVAILABLE]))
+    @rule(error=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]))
     def journal_answers(self, error: int) -> None:
         self.lab.journal.complete(error)
 
@@ -171,7 +171,7 @@ class GroupMachine(RuleBasedStateMachine):
     def delete(self) -> None:
         group = self.lab.coordinator.groups.get(GROUP)
         error = code_of(self.lab.coordinator.delete, self.lab.now, GROUP)
-        if error == codes.NONE:
+        if error == ErrorCode.NONE:
             assert group is not None
             assert not group.members
             self.lab.journal.stored.pop(GROUP, None)
@@ -327,7 +327,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.sync(index, 1)
         else:
             error = self.lab.heartbeat(client.member_id, client.generation, client.instance_id)
-            if error == codes.REBALANCE_IN_PROGRESS:
+            if error == ErrorCode.REBALANCE_IN_PROGRESS:
                 self._send_join(client, index, protocols, 45_000, rebalance)
             elif error:
                 client.member_id = ""
@@ -362,7 +362,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.lab.requests += 1
         self.lab.coordinator.join(self.lab.now, request, pending)
         if not self.lab.settings.min_session_timeout_ms <= session <= self.lab.settings.max_session_timeout_ms:
-            assert pending.error == codes.INVALID_SESSION_TIMEOUT
+            assert pending.error == ErrorCode.INVALID_SESSION_TIMEOUT
 
     def _give_up(self, client: Client) -> None:
         for pending in (client.join, client.sync):
@@ -376,7 +376,7 @@ class GroupMachine(RuleBasedStateMachine):
             client.join = None
             answer = join.answer
             client.leads = False
-            if answer.error == codes.NONE:
+            if answer.error == ErrorCode.NONE:
                 client.member_id = answer.member_id
                 client.generation = answer.generation
                 client.leads = bool(answer.members) and not answer.skip_assignment
@@ -385,22 +385,26 @@ class GroupMachine(RuleBasedStateMachine):
                 if answer.members:
                     assert answer.leader == answer.member_id
                     assert answer.member_id in client.members
-            elif answer.error == codes.MEMBER_ID_REQUIRED:
+            elif answer.error == ErrorCode.MEMBER_ID_REQUIRED:
                 client.member_id = answer.member_id
-            elif answer.error in (codes.UNKNOWN_MEMBER_ID, codes.GROUP_MAX_SIZE_REACHED, codes.FENCED_INSTANCE_ID):
+            elif answer.error in (
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                ErrorCode.FENCED_INSTANCE_ID,
+            ):
                 client.member_id, client.generation = "", -1
             else:
                 client.generation = -1
                 assert answer.error in (
-                    codes.INVALID_SESSION_TIMEOUT,
-                    codes.INCONSISTENT_GROUP_PROTOCOL,
-                    codes.NOT_COORDINATOR,
-                    codes.COORDINATOR_NOT_AVAILABLE,
+                    ErrorCode.INVALID_SESSION_TIMEOUT,
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    ErrorCode.NOT_COORDINATOR,
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 )
         if sync is not None and sync.done:
             client.sync = None
-            client.synced = sync.error == codes.NONE
-            if sync.error not in (codes.NONE, codes.REBALANCE_IN_PROGRESS):
+            client.synced = sync.error == ErrorCode.NONE
+            if sync.error not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
                 client.member_id, client.generation = "", -1
             elif sync.error:
                 client.generation = -1

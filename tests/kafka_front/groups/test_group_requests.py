@@ -24,13 +24,13 @@ from bridges.cluster.alone import Alone
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service.brokers import Brokers
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic import membership
 from kafka_front.service.groups.consumer import membership as consumer_membership
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.requests import admin, offsets
-from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.settings import KafkaGroupSettings
 from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode
 from tests import databases
 from tests.kafka_front.groups import wire_client as w
 from tests.kafka_front.groups.lab import assignment, subscription
@@ -74,11 +74,13 @@ async def _prepare(port: int) -> None:
     async with WireClient("127.0.0.1", port) as client:
         await client.call(4, m.CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
         request = m.FindCoordinatorRequest(key="any")
-        await client.when_ready(2, request, (codes.COORDINATOR_NOT_AVAILABLE,))
+        await client.when_ready(2, request, (ErrorCode.COORDINATOR_NOT_AVAILABLE,))
         # Every partition of the offsets topic must have a coordinator, whichever a test's group falls into.
         for _ in range(64):
             request_ = w.heartbeat(str(uuid.uuid4()), "m", 0)
-            await client.when_ready(4, request_, (codes.NOT_COORDINATOR, 14, codes.COORDINATOR_NOT_AVAILABLE, 0))
+            await client.when_ready(
+                4, request_, (ErrorCode.NOT_COORDINATOR, 14, ErrorCode.COORDINATOR_NOT_AVAILABLE, 0)
+            )
 
 
 @pytest.fixture(params=["anabranch", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.long])])
@@ -94,7 +96,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         progress = Progress(database)
         await progress.load()
         topic = Topic("t", uuid.uuid4(), [PartitionInfo(0, 0), PartitionInfo(1, 1)], {}, 0)
-        settings = GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1_000, max_size=4)
+        settings = KafkaGroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1_000, max_size=4)
         service = GroupService(progress.front("kafka"), FakeCatalog({"t": topic}), Alone(0, AsyncMock()), settings)
         await service.start()
         registry = Registry()
@@ -112,7 +114,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def rebalancing(client: WireClient, group: str, member_id: str, generation: int) -> None:
     """Return when the group has entered the join phase."""
-    while (await client.call(4, w.heartbeat(group, member_id, generation))).error_code == codes.NONE:
+    while (await client.call(4, w.heartbeat(group, member_id, generation))).error_code == ErrorCode.NONE:
         await asyncio.sleep(0.01)
 
 
@@ -155,10 +157,10 @@ async def test_join_and_sync_in_every_version(place: Place, version: int) -> Non
     group, client = place.group(), await place.client("cli")
     answer = await client.call(version, w.join(group))
     if version >= 4:
-        assert answer.error_code == codes.MEMBER_ID_REQUIRED
+        assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
         assert (answer.generation_id, answer.leader, answer.members) == (-1, "", [])
         answer = await client.call(version, w.join(group, answer.member_id))
-    assert answer.error_code == codes.NONE
+    assert answer.error_code == ErrorCode.NONE
     assert answer.member_id.startswith("cli-")
     assert answer.generation_id == 1
     assert answer.leader == answer.member_id
@@ -168,17 +170,17 @@ async def test_join_and_sync_in_every_version(place: Place, version: int) -> Non
     assert [(i.member_id, i.metadata) for i in answer.members] == [(answer.member_id, subscription("t"))]
     sync_version = min(version, 5)
     synced = await client.call(sync_version, w.sync(group, answer.member_id, 1, {answer.member_id: b"mine"}))
-    assert (synced.error_code, synced.assignment) == (codes.NONE, b"mine")
+    assert (synced.error_code, synced.assignment) == (ErrorCode.NONE, b"mine")
     if sync_version >= 5:
         assert (synced.protocol_type, synced.protocol_name) == ("consumer", "range")
     beat = await client.call(min(version, 4), w.heartbeat(group, answer.member_id, 1))
-    assert beat.error_code == codes.NONE
+    assert beat.error_code == ErrorCode.NONE
     if version < 3:
         gone = await client.call(version, m.LeaveGroupRequest(group_id=group, member_id=answer.member_id))
-        assert gone.error_code == codes.NONE
+        assert gone.error_code == ErrorCode.NONE
     else:
         gone = await client.call(min(version, 5), w.leave(group, (answer.member_id, None)))
-        assert gone.error_code == codes.NONE
+        assert gone.error_code == ErrorCode.NONE
         assert [(i.member_id, i.group_instance_id, i.error_code) for i in gone.members] == [(answer.member_id, None, 0)]
 
 
@@ -190,18 +192,18 @@ async def test_refused_joins(place: Place) -> None:
         assert (answer.generation_id, answer.leader, answer.members, answer.protocol_name) == (-1, "", [], "")
         return answer.error_code, answer.member_id
 
-    assert await refused(group="", session_timeout_ms=1, member_id="x") == (codes.INVALID_GROUP_ID, "x")
-    assert await refused(session_timeout_ms=999, member_id="x") == (codes.INVALID_SESSION_TIMEOUT, "x")
-    assert await refused(session_timeout_ms=1_800_001) == (codes.INVALID_SESSION_TIMEOUT, "")
-    assert await refused(member_id="x") == (codes.UNKNOWN_MEMBER_ID, "x")
-    assert await refused(protocol_type="") == (codes.INCONSISTENT_GROUP_PROTOCOL, "")
-    assert await refused(protocols=[]) == (codes.INCONSISTENT_GROUP_PROTOCOL, "")
+    assert await refused(group="", session_timeout_ms=1, member_id="x") == (ErrorCode.INVALID_GROUP_ID, "x")
+    assert await refused(session_timeout_ms=999, member_id="x") == (ErrorCode.INVALID_SESSION_TIMEOUT, "x")
+    assert await refused(session_timeout_ms=1_800_001) == (ErrorCode.INVALID_SESSION_TIMEOUT, "")
+    assert await refused(member_id="x") == (ErrorCode.UNKNOWN_MEMBER_ID, "x")
+    assert await refused(protocol_type="") == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+    assert await refused(protocols=[]) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
     await form(place, group, 1)
-    assert await refused(member_id="x") == (codes.UNKNOWN_MEMBER_ID, "x")
-    assert await refused(member_id="x", protocols=[]) == (codes.INCONSISTENT_GROUP_PROTOCOL, "x")
-    assert await refused(protocol_type="connect") == (codes.INCONSISTENT_GROUP_PROTOCOL, "")
-    assert await refused(protocols=w.protocols(("other", b""))) == (codes.INCONSISTENT_GROUP_PROTOCOL, "")
-    assert await refused(member_id="x", group_instance_id="i") == (codes.UNKNOWN_MEMBER_ID, "x")
+    assert await refused(member_id="x") == (ErrorCode.UNKNOWN_MEMBER_ID, "x")
+    assert await refused(member_id="x", protocols=[]) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "x")
+    assert await refused(protocol_type="connect") == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+    assert await refused(protocols=w.protocols(("other", b""))) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+    assert await refused(member_id="x", group_instance_id="i") == (ErrorCode.UNKNOWN_MEMBER_ID, "x")
 
 
 async def test_refused_syncs_and_heartbeats(place: Place) -> None:
@@ -213,39 +215,39 @@ async def test_refused_syncs_and_heartbeats(place: Place) -> None:
         assert synced.assignment == b""
         return synced.error_code, beat.error_code
 
-    assert await both("", "x", 1) == (codes.INVALID_GROUP_ID,) * 2
-    assert await both(group, "x", 1) == (codes.UNKNOWN_MEMBER_ID,) * 2
+    assert await both("", "x", 1) == (ErrorCode.INVALID_GROUP_ID,) * 2
+    assert await both(group, "x", 1) == (ErrorCode.UNKNOWN_MEMBER_ID,) * 2
     [(_, member)] = await form(place, group, 1, static=True)
-    assert await both(group, "x", 9) == (codes.UNKNOWN_MEMBER_ID,) * 2
-    assert await both(group, "x", 9, "i0") == (codes.FENCED_INSTANCE_ID,) * 2
-    assert await both(group, member, 9, "nobody") == (codes.UNKNOWN_MEMBER_ID,) * 2
-    assert await both(group, member, 0) == (codes.ILLEGAL_GENERATION,) * 2
+    assert await both(group, "x", 9) == (ErrorCode.UNKNOWN_MEMBER_ID,) * 2
+    assert await both(group, "x", 9, "i0") == (ErrorCode.FENCED_INSTANCE_ID,) * 2
+    assert await both(group, member, 9, "nobody") == (ErrorCode.UNKNOWN_MEMBER_ID,) * 2
+    assert await both(group, member, 0) == (ErrorCode.ILLEGAL_GENERATION,) * 2
     wrong = await client.call(5, w.sync(group, member, 1, protocol_type="connect"))
-    assert wrong.error_code == codes.INCONSISTENT_GROUP_PROTOCOL
+    assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     wrong = await client.call(5, w.sync(group, member, 1, protocol_name="sticky"))
-    assert wrong.error_code == codes.INCONSISTENT_GROUP_PROTOCOL
+    assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     wrong = await client.call(5, w.sync("", "x", 1, protocol_name=None))
-    assert wrong.error_code == codes.INCONSISTENT_GROUP_PROTOCOL
+    assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     wrong = await client.call(5, w.sync("", "x", 1, protocol_type=None))
-    assert wrong.error_code == codes.INCONSISTENT_GROUP_PROTOCOL
+    assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 async def test_refused_leaves(place: Place) -> None:
     group, client = place.group(), await place.client()
     answer = await client.call(4, w.leave("", ("x", None)))
-    assert (answer.error_code, answer.members) == (codes.INVALID_GROUP_ID, [])
+    assert (answer.error_code, answer.members) == (ErrorCode.INVALID_GROUP_ID, [])
     answer = await client.call(4, w.leave(group, ("x", None), ("", "i")))
-    assert answer.error_code == codes.NONE
-    assert [i.error_code for i in answer.members] == [codes.UNKNOWN_MEMBER_ID] * 2
+    assert answer.error_code == ErrorCode.NONE
+    assert [i.error_code for i in answer.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
     old = await client.call(2, m.LeaveGroupRequest(group_id=group, member_id="x"))
-    assert old.error_code == codes.UNKNOWN_MEMBER_ID
+    assert old.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     await form(place, group, 1, static=True)
     answer = await client.call(4, w.leave(group, ("x", None), ("x", "i0"), ("", "i1"), ("", "i0")))
     assert [(i.member_id, i.group_instance_id, i.error_code) for i in answer.members] == [
-        ("x", None, codes.UNKNOWN_MEMBER_ID),
-        ("x", "i0", codes.FENCED_INSTANCE_ID),
-        ("", "i1", codes.UNKNOWN_MEMBER_ID),
-        ("", "i0", codes.NONE),
+        ("x", None, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("x", "i0", ErrorCode.FENCED_INSTANCE_ID),
+        ("", "i1", ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", "i0", ErrorCode.NONE),
     ]
 
 
@@ -253,22 +255,22 @@ async def test_rebalance_of_two_members(place: Place) -> None:
     group = place.group()
     (leader, leader_id), (follower, follower_id) = await form(place, group, 2)
     again = await follower.call(5, w.join(group, follower_id))
-    assert (again.error_code, again.generation_id, again.members) == (codes.NONE, 2, [])
+    assert (again.error_code, again.generation_id, again.members) == (ErrorCode.NONE, 2, [])
     assert (await follower.call(3, w.sync(group, follower_id, 2))).assignment == follower_id.encode()
     rejoin = leader.begin(5, w.join(group, leader_id))
     await rebalancing(follower, group, follower_id, 2)
     beat = await follower.call(4, w.heartbeat(group, follower_id, 2))
-    assert beat.error_code == codes.REBALANCE_IN_PROGRESS
+    assert beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     synced = await follower.call(3, w.sync(group, follower_id, 2))
-    assert synced.error_code == codes.REBALANCE_IN_PROGRESS
+    assert synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     second = await follower.call(5, w.join(group, follower_id))
     first = await rejoin
     assert (first.generation_id, second.generation_id) == (3, 3)
     assert {i.member_id for i in first.members} == {leader_id, follower_id}
     beat = await follower.call(4, w.heartbeat(group, follower_id, 3))
-    assert beat.error_code == codes.NONE
+    assert beat.error_code == ErrorCode.NONE
     same = await follower.call(5, w.join(group, follower_id))
-    assert (same.error_code, same.generation_id, same.leader) == (codes.NONE, 3, leader_id)
+    assert (same.error_code, same.generation_id, same.leader) == (ErrorCode.NONE, 3, leader_id)
     waiting = follower.begin(3, w.sync(group, follower_id, 3))
     await leader.call(3, w.sync(group, leader_id, 3, {follower_id: b"F"}))
     assert (await waiting).assignment == b"F"
@@ -279,7 +281,7 @@ async def test_the_leader_leaves_and_the_other_one_leads(place: Place) -> None:
     (leader, leader_id), (follower, follower_id) = await form(place, group, 2)
     await leader.call(4, w.leave(group, (leader_id, None)))
     beat = await follower.call(4, w.heartbeat(group, follower_id, 2))
-    assert beat.error_code == codes.REBALANCE_IN_PROGRESS
+    assert beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     answer = await follower.call(5, w.join(group, follower_id))
     assert (answer.generation_id, answer.leader) == (3, follower_id)
     assert [i.member_id for i in answer.members] == [follower_id]
@@ -301,7 +303,7 @@ async def test_a_silent_member_is_removed(place: Place) -> None:
     answer = await leader.call(5, w.join(group, leader_id))
     assert [i.member_id for i in answer.members] == [leader_id]
     beat = await leader.call(4, w.heartbeat(group, follower_id, 3))
-    assert beat.error_code == codes.UNKNOWN_MEMBER_ID
+    assert beat.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_static_follower_and_leader_restart_without_a_rebalance(place: Place) -> None:
@@ -318,9 +320,9 @@ async def test_static_follower_and_leader_restart_without_a_rebalance(place: Pla
     synced = await fresh.call(5, w.sync(group, back.member_id, 2, group_instance_id=following))
     assert synced.assignment == follower.encode()
     beat = await fresh.call(4, w.heartbeat(group, follower, 2, following))
-    assert beat.error_code == codes.FENCED_INSTANCE_ID
+    assert beat.error_code == ErrorCode.FENCED_INSTANCE_ID
     refused = await fresh.call(9, w.join(group, follower, group_instance_id=following))
-    assert refused.error_code == codes.FENCED_INSTANCE_ID
+    assert refused.error_code == ErrorCode.FENCED_INSTANCE_ID
 
     led = await fresh.call(9, w.join(group, group_instance_id=leading))
     assert (led.error_code, led.generation_id, led.skip_assignment) == (0, 2, True)
@@ -338,7 +340,7 @@ async def test_a_full_group(place: Place) -> None:
     group, client = place.group(), await place.client()
     await form(place, group, 4)
     answer = await client.call(5, w.join(group))
-    assert (answer.error_code, answer.member_id) == (codes.GROUP_MAX_SIZE_REACHED, "")
+    assert (answer.error_code, answer.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
 
 
 # --- offsets ---------------------------------------------------------------------------------------------------------
@@ -352,8 +354,8 @@ async def test_commit_and_fetch_in_every_version(place: Place, version: int) -> 
     assert w.committed(answer) == {
         ("t", 0): 0,
         ("t", 1): 0,
-        ("unknown", 0): codes.UNKNOWN_TOPIC_OR_PARTITION,
-        ("t", 2): codes.UNKNOWN_TOPIC_OR_PARTITION,
+        ("unknown", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("t", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     fetch_version = version - 1
     asked = {"t": [0, 1, 2], "unknown": [0]}
@@ -388,7 +390,7 @@ async def test_unknown_groups_have_simply_nothing_committed(place: Place, versio
 async def test_positions_are_stored_whatever_retention_is_asked_for(place: Place, retention_ms: int) -> None:
     group, client = place.group(), await place.client()
     answer = await client.call(2, w.commit(group, {("t", 0): 5}, retention_time_ms=retention_ms))
-    assert w.committed(answer) == {("t", 0): codes.NONE}
+    assert w.committed(answer) == {("t", 0): ErrorCode.NONE}
     response = await client.call(5, w.fetch(5, group, {"t": [0]}))
     assert w.fetched(5, response)["t", 0][0] == 5
 
@@ -397,11 +399,11 @@ async def test_positions_are_stored_whatever_retention_is_asked_for(place: Place
 async def test_a_member_with_any_rebalance_timeout_joins_and_leaves(place: Place, rebalance_ms: int) -> None:
     group, client = place.group(), await place.client()
     joined = await client.call(3, w.join(group, rebalance_timeout_ms=rebalance_ms))
-    assert joined.error_code == codes.NONE
+    assert joined.error_code == ErrorCode.NONE
     left = await client.call(4, w.leave(group, (joined.member_id, None)))
-    assert left.error_code == codes.NONE
+    assert left.error_code == ErrorCode.NONE
     # With no time to synchronise it may be out already.
-    assert left.members[0].error_code in (codes.NONE, codes.UNKNOWN_MEMBER_ID)
+    assert left.members[0].error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
 async def test_several_groups_in_one_fetch(place: Place) -> None:
@@ -422,7 +424,7 @@ async def test_metadata_may_have_4096_characters(place: Place) -> None:
     answer = await client.call(8, w.commit(group, {("t", 0): 1}, metadata="ä" * 4096))
     assert w.committed(answer) == {("t", 0): 0}
     answer = await client.call(8, w.commit(group, {("t", 0): 2}, metadata="x" * 4097))
-    assert w.committed(answer) == {("t", 0): codes.OFFSET_METADATA_TOO_LARGE}
+    assert w.committed(answer) == {("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE}
     response = await client.call(8, w.fetch(8, group, {"t": [0]}))
     assert w.fetched(8, response)["t", 0][0] == 1
 
@@ -435,23 +437,23 @@ async def test_refused_commits(place: Place) -> None:
         [code] = set(w.committed(await client.call(version, request)).values())
         return code
 
-    assert await error("x", 1) == codes.ILLEGAL_GENERATION
-    assert await error("x", 1, version=9) == codes.GROUP_ID_NOT_FOUND
+    assert await error("x", 1) == ErrorCode.ILLEGAL_GENERATION
+    assert await error("x", 1, version=9) == ErrorCode.GROUP_ID_NOT_FOUND
     unknown = await client.call(8, w.commit(group, {("nothing", 0): 1}, "x", 1))
-    assert w.committed(unknown) == {("nothing", 0): codes.UNKNOWN_TOPIC_OR_PARTITION}
-    assert await error("", -1) == codes.NONE
-    assert await error("x", -1) == codes.NONE
-    assert await error("x", 1) == codes.UNKNOWN_MEMBER_ID
+    assert w.committed(unknown) == {("nothing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await error("", -1) == ErrorCode.NONE
+    assert await error("x", -1) == ErrorCode.NONE
+    assert await error("x", 1) == ErrorCode.UNKNOWN_MEMBER_ID
     [(_, member)] = await form(place, group, 1, static=True)
-    assert await error("", -1) == codes.UNKNOWN_MEMBER_ID
-    assert await error("x", 1) == codes.UNKNOWN_MEMBER_ID
-    assert await error("x", 1, "i0") == codes.FENCED_INSTANCE_ID
-    assert await error(member, 9) == codes.ILLEGAL_GENERATION
-    assert await error(member, -1) == codes.ILLEGAL_GENERATION
-    assert await error(member, 1, "i0") == codes.NONE
+    assert await error("", -1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert await error("x", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert await error("x", 1, "i0") == ErrorCode.FENCED_INSTANCE_ID
+    assert await error(member, 9) == ErrorCode.ILLEGAL_GENERATION
+    assert await error(member, -1) == ErrorCode.ILLEGAL_GENERATION
+    assert await error(member, 1, "i0") == ErrorCode.NONE
     joined = await client.call(5, w.join(group, member, group_instance_id="i0"))
     assert joined.generation_id == 2
-    assert await error(member, 2, "i0") == codes.REBALANCE_IN_PROGRESS
+    assert await error(member, 2, "i0") == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 async def test_deleting_offsets(place: Place) -> None:
@@ -461,18 +463,18 @@ async def test_deleting_offsets(place: Place) -> None:
         answer = await client.call(0, w.delete_offsets(group, places))
         return answer.error_code, [p.error_code for t in answer.topics for p in t.partitions]
 
-    assert await delete(group, {"t": [0]}) == (codes.GROUP_ID_NOT_FOUND, [])
+    assert await delete(group, {"t": [0]}) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
     await client.call(8, w.commit(group, {("t", 0): 1, ("t", 1): 2}))
     assert await delete(group, {"t": [0]}) == (0, [0])
     assert await delete(group, {"t": [0]}) == (0, [0])
-    assert await delete(group, {"nothing": [0], "t": [5]}) == (0, [codes.UNKNOWN_TOPIC_OR_PARTITION] * 2)
+    assert await delete(group, {"nothing": [0], "t": [5]}) == (0, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2)
     response = await client.call(8, w.fetch(8, group, None))
     assert w.fetched(8, response) == {("t", 1): (2, -1, "", 0)}
     await form(place, group, 1)
-    assert await delete(group, {"t": [1]}) == (0, [codes.GROUP_SUBSCRIBED_TO_TOPIC])
+    assert await delete(group, {"t": [1]}) == (0, [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC])
     other = place.group()
     await form(place, other, 1, protocol_type="connect")
-    assert await delete(other, {"t": [1]}) == (codes.NON_EMPTY_GROUP, [])
+    assert await delete(other, {"t": [1]}) == (ErrorCode.NON_EMPTY_GROUP, [])
     reader = place.group()
     await form(place, reader, 1, protocols=w.protocols(("range", subscription("u"))))
     assert await delete(reader, {"t": [1]}) == (0, [0])
@@ -492,7 +494,7 @@ async def test_describe(place: Place, version: int) -> None:
         return found
 
     dead = await described(group)
-    unknown = codes.GROUP_ID_NOT_FOUND if version >= 6 else codes.NONE
+    unknown = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE
     assert (dead.error_code, dead.group_state, dead.members) == (unknown, "Dead", [])
     assert (dead.protocol_type, dead.protocol_data) == ("", "")
     await client.call(8, w.commit(group, {("t", 0): 1}))
@@ -549,9 +551,9 @@ async def test_deleting_groups(place: Place, version: int) -> None:
     missing = place.group()
     answer = await client.call(version, m.DeleteGroupsRequest([group, busy, missing]))
     assert {r.group_id: r.error_code for r in answer.results} == {
-        group: codes.NONE,
-        busy: codes.NON_EMPTY_GROUP,
-        missing: codes.GROUP_ID_NOT_FOUND,
+        group: ErrorCode.NONE,
+        busy: ErrorCode.NON_EMPTY_GROUP,
+        missing: ErrorCode.GROUP_ID_NOT_FOUND,
     }
     response = await client.call(8, w.fetch(8, group, {"t": [0]}))
     assert w.fetched(8, response) == {("t", 0): NOTHING}
@@ -574,7 +576,7 @@ async def test_find_coordinator_of_an_unknown_type(place: Place) -> None:
     client = await place.client()
     answer = await client.call(4, m.FindCoordinatorRequest(7, ["one"]))
     [found] = answer.coordinators
-    assert (found.error_code, found.node_id, found.host, found.port) == (codes.INVALID_REQUEST, -1, "", -1)
+    assert (found.error_code, found.node_id, found.host, found.port) == (ErrorCode.INVALID_REQUEST, -1, "", -1)
 
 
 async def test_assignments_are_opaque(place: Place) -> None:

@@ -21,19 +21,20 @@ from bridges.catalog.topics.topic import Change, Topic
 from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.cluster.alone import Alone
 from bridges.errors import DataCorrupt, LogUnavailable
-from kafka_front.service.groups import GroupService, GroupSettings, codes
+from kafka_front.service.groups import GroupService
 from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot
 from kafka_front.service.groups.journal import GroupJournal
-from kafka_front.wire.errors import KafkaError
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from tests.databases import database, on_each_engine
 from tests.kafka_front.groups.lab import assignment, code_of, subscription
 from tests.kit.waiting import until
 
 DAY_MS = 86_400_000
 NOW = 1_800_000_000_000
-SETTINGS = GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
+SETTINGS = KafkaGroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Life:
         self.database: Database | None = None
         self.progress: Progress
 
-    async def start(self, settings: GroupSettings = SETTINGS) -> GroupService:
+    async def start(self, settings: KafkaGroupSettings = SETTINGS) -> GroupService:
         await self.stop()
         self.database = database(self.path, MIGRATIONS, application_id=APPLICATION_ID)
         await self.database.open()
@@ -109,7 +110,7 @@ async def sync(service: GroupService, group: str, joined: JoinReply, blob: bytes
 async def member(service: GroupService, group: str, blob: bytes = b"", **fields: object) -> JoinReply:
     """The only member of a stable group."""
     joined = await join(service, group, **fields)
-    assert (await sync(service, group, joined, blob)).error == codes.NONE
+    assert (await sync(service, group, joined, blob)).error == ErrorCode.NONE
     return joined
 
 
@@ -118,7 +119,7 @@ async def leave(service: GroupService, group: str, member_id: str) -> None:
     service.coordinator.leave(
         service.runtime.now_ms(), group, [Leaver(member_id)], lambda error, errors: answer.set_result((error, errors))
     )
-    assert await answer == (codes.NONE, [codes.NONE])
+    assert await answer == (ErrorCode.NONE, [ErrorCode.NONE])
 
 
 def heartbeat(service: GroupService, group: str, joined: JoinReply) -> int:
@@ -132,7 +133,7 @@ async def forget(service: GroupService, group: str) -> int:
         await service.forget(group)
     except KafkaError as refused:
         return refused.code
-    return codes.NONE
+    return ErrorCode.NONE
 
 
 def pass_time(seconds: float) -> None:
@@ -153,7 +154,7 @@ async def test_the_answer_to_sync_comes_after_the_group_is_stored(life: Life) ->
     assert stored is not None
     assert (stored.generation, [m.assignment for m in stored.members]) == (1, [b"mine"])
     service = await life.start()
-    assert heartbeat(service, "g", joined) == codes.NONE
+    assert heartbeat(service, "g", joined) == ErrorCode.NONE
     assert (await sync(service, "g", joined)).assignment == b"mine"
 
 
@@ -246,10 +247,10 @@ async def test_writes_of_one_group_never_overlap_and_the_last_one_wins() -> None
     first.set_result(None)
     group, stored, second = await store.next()
     assert (group, stored) == ("g", 3)
-    assert done == [(1, 5, codes.NONE)]
+    assert done == [(1, 5, ErrorCode.NONE)]
     second.set_result(None)
     await journal.close()
-    assert done == [(1, 5, codes.NONE), (2, 5, codes.NONE), (3, 5, codes.NONE)]
+    assert done == [(1, 5, ErrorCode.NONE), (2, 5, ErrorCode.NONE), (3, 5, ErrorCode.NONE)]
 
 
 async def test_groups_that_wait_together_are_written_together() -> None:
@@ -277,7 +278,7 @@ async def test_a_write_that_fails_is_told_and_does_not_stop_the_next() -> None:
     erasing = asyncio.create_task(journal.erase("g"))
     written.set_exception(LogUnavailable("no disk"))
     _, state, written = await store.next()
-    assert errors == [codes.COORDINATOR_NOT_AVAILABLE]
+    assert errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert state is None
     written.set_result(None)
     await erasing
@@ -303,13 +304,13 @@ async def test_a_defect_of_one_group_keeps_no_other_from_being_stored() -> None:
     second.set_exception(RuntimeError("another defect"))
     third.set_result(None)
     await journal.close()
-    assert done == [("broken", codes.NONE), ("b", codes.COORDINATOR_NOT_AVAILABLE), ("c", codes.NONE)]
+    assert done == [("broken", ErrorCode.NONE), ("b", ErrorCode.COORDINATOR_NOT_AVAILABLE), ("c", ErrorCode.NONE)]
     assert barrier.failures == {"end of storing a group": 1, "storing a group": 1}
     journal.save("a", snapshot(2), lambda now, error: done.append(("a", error)))
     _, _, last = await store.next()
     last.set_result(None)
     await journal.close()
-    assert done[-1] == ("a", codes.NONE)
+    assert done[-1] == ("a", ErrorCode.NONE)
 
 
 # --- expiry and deletion ---------------------------------------------------------------------------------------------
@@ -447,10 +448,10 @@ async def test_kafka_clients_cannot_delete_a_group_that_another_front_holds(life
     other = life.progress.front("ydb")
     await other.save_group("g", b"a consumer")
     await other.commit("g", [("t", 0, Committed(3))])
-    assert await forget(service, "g") == codes.NON_EMPTY_GROUP
+    assert await forget(service, "g") == ErrorCode.NON_EMPTY_GROUP
     assert service.progress.committed("g", "t", 0) == Committed(3)
     await other.save_group("g", None)
-    assert await forget(service, "g") == codes.NONE
+    assert await forget(service, "g") == ErrorCode.NONE
     assert dict(other.of_group("g")) == {}
 
 
@@ -461,7 +462,7 @@ async def test_a_front_that_comes_while_a_group_is_deleted_keeps_its_positions(l
     await commit(service, "g", ("t", 0), age_ms=0)
     holding = asyncio.create_task(other.save_group("g", b"a consumer"))
     await asyncio.sleep(0)  # on its way to the database, where it comes first
-    assert await forget(service, "g") == codes.NON_EMPTY_GROUP
+    assert await forget(service, "g") == ErrorCode.NON_EMPTY_GROUP
     await holding
     assert set(other.of_group("g")) == {("t", 0)}
 
@@ -481,7 +482,7 @@ async def test_empty_groups_without_positions_go_but_not_under_a_pending_member(
     joined = await member(service, "left")
     await leave(service, "left", joined.member_id)
     pending = await join(service, "pending", require_known_id=True)
-    assert pending.error == codes.MEMBER_ID_REQUIRED
+    assert pending.error == ErrorCode.MEMBER_ID_REQUIRED
     await service.expire(NOW)
     assert [name async for name in service.group_ids()] == ["pending"]
     await service.stop()
@@ -493,10 +494,10 @@ async def test_a_deleted_group_is_gone_for_good(life: Life) -> None:
     service = await life.start()
     joined = await member(service, "g")
     await commit(service, "g", ("t", 0), age_ms=0)
-    assert await forget(service, "g") == codes.NON_EMPTY_GROUP
+    assert await forget(service, "g") == ErrorCode.NON_EMPTY_GROUP
     await leave(service, "g", joined.member_id)
-    assert await forget(service, "g") == codes.NONE
-    assert await forget(service, "g") == codes.GROUP_ID_NOT_FOUND
+    assert await forget(service, "g") == ErrorCode.NONE
+    assert await forget(service, "g") == ErrorCode.GROUP_ID_NOT_FOUND
     service = await life.start()
     assert [name async for name in service.group_ids()] == []
     assert service.progress.of_group("g") == {}
@@ -509,7 +510,7 @@ async def test_a_group_looked_up_while_it_is_deleted_does_not_come_back(life: Li
     while "g" not in service.coordinator.groups and not deleting.done():
         service.find("g")
         await asyncio.sleep(0)
-    assert await deleting == codes.NONE
+    assert await deleting == ErrorCode.NONE
     assert service.find("g") is None
 
 
@@ -550,7 +551,7 @@ async def test_a_group_is_shown_from_its_first_member_id_until_it_is_forgotten(l
         None,
         (),
     )
-    assert await forget(service, "g") == codes.NONE
+    assert await forget(service, "g") == ErrorCode.NONE
     assert service.live.view("g") is None
 
 

@@ -22,7 +22,6 @@ from bridges.formats.records import Record
 from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
 from kafka_front.front import KafkaFront
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import MOST_TOPICS
 from kafka_front.service.groups.share import tables
 from kafka_front.service.groups.share.service import LivePartition, ShareService
@@ -129,7 +128,7 @@ class Lab:
     async def member(self, group: str = GROUP) -> Member:
         member = Member(await self.client(), self.topic_id, group)
         answer = await member.beat()
-        assert answer.error_code == codes.NONE, answer.error_message
+        assert answer.error_code == ErrorCode.NONE, answer.error_message
         return member
 
     async def earliest(self, group: str = GROUP) -> None:
@@ -322,16 +321,16 @@ async def test_names_belong_to_one_kind_of_group(tmp_path: Path) -> None:
                 topic_partitions=[],
             ),
         )
-        assert answer.error_code == codes.GROUP_ID_NOT_FOUND
+        assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
         listed = await client.call(5, m.ListGroupsRequest())
         assert [(one.group_id, one.group_type, one.group_state) for one in listed.groups] == [
             (GROUP, "share", "Stable")
         ]
         deleted = await client.call(2, m.DeleteGroupsRequest([GROUP]))
-        assert deleted.results[0].error_code == codes.NON_EMPTY_GROUP
+        assert deleted.results[0].error_code == ErrorCode.NON_EMPTY_GROUP
         await member.beat(member_epoch=-1)
         deleted = await client.call(2, m.DeleteGroupsRequest([GROUP]))
-        assert deleted.results[0].error_code == codes.NONE
+        assert deleted.results[0].error_code == ErrorCode.NONE
 
 
 async def test_a_topic_made_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
@@ -565,12 +564,12 @@ async def test_what_members_of_share_groups_say_of_themselves_is_bounded(tmp_pat
         two = Member(one.client, made.topic_id)
         refused = await two.beat(subscribed_topic_names=many)
         assert (refused.error_code, "kafka.group.max_bytes" in str(refused.error_message)) == (
-            codes.GROUP_MAX_SIZE_REACHED,
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
             True,
         )
         assert set(share_of(made).find(GROUP).members) == {one.id}
         refused = await one.beat(subscribed_topic_names=[""] * (MOST_TOPICS + 1))
-        assert (refused.error_code, "pattern" in str(refused.error_message)) == (codes.GROUP_MAX_SIZE_REACHED, True)
+        assert (refused.error_code, "pattern" in str(refused.error_message)) == (ErrorCode.GROUP_MAX_SIZE_REACHED, True)
         assert (await one.beat(subscribed_topic_names=["t"])).error_code == 0
         assert (await two.beat(subscribed_topic_names=many)).error_code == 0
         assert (await two.beat(member_epoch=-1)).error_code == 0
@@ -607,7 +606,7 @@ async def test_offsets_are_altered_while_nobody_is_in_the_group(tmp_path: Path) 
         alter = m.AlterShareGroupOffsetsRequest
         row = alter.AlterShareGroupOffsetsRequestPartition
         request = alter(GROUP, [alter.AlterShareGroupOffsetsRequestTopic("t", [row(0, 7), row(3, 0)])])
-        assert (await member.client.call(0, request)).error_code == codes.NON_EMPTY_GROUP
+        assert (await member.client.call(0, request)).error_code == ErrorCode.NON_EMPTY_GROUP
         await member.beat(member_epoch=-1)
         answer = await member.client.call(0, request)
         assert [one.error_code for one in answer.responses[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -628,11 +627,11 @@ async def test_offsets_of_a_group_that_is_not_there_yet_make_it(tmp_path: Path) 
         client = await made.client()
         forget = m.DeleteShareGroupOffsetsRequest
         forgotten = forget(GROUP, [forget.DeleteShareGroupOffsetsRequestTopic("t")])
-        assert (await client.call(0, forgotten)).error_code == codes.GROUP_ID_NOT_FOUND
+        assert (await client.call(0, forgotten)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
         alter = m.AlterShareGroupOffsetsRequest
         row = alter.AlterShareGroupOffsetsRequestPartition
         topic = alter.AlterShareGroupOffsetsRequestTopic("t", [row(0, 7)])
-        assert (await client.call(0, alter("", [topic]))).error_code == codes.INVALID_GROUP_ID
+        assert (await client.call(0, alter("", [topic]))).error_code == ErrorCode.INVALID_GROUP_ID
         answer = await client.call(0, alter(GROUP, [topic]))
         assert [one.error_code for one in answer.responses[0].partitions] == [0]
         member = await made.member()

@@ -13,11 +13,8 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from anabranch_kit.run.barrier import Barrier
-from kafka_front.service.groups import codes
-from kafka_front.service.groups.admission import has_memory, has_room, rebalance_timeout
+from kafka_front.service.groups.admission import admit, has_memory, has_room
 from kafka_front.service.groups.classic.group import (
     Group,
     GroupState,
@@ -33,15 +30,18 @@ from kafka_front.service.groups.classic.snapshot import GroupSnapshot
 from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.requests.answers import Answers, joined, synced
 from kafka_front.service.groups.restoring import restored, snapshot_of
-from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.service.groups.timers import GroupTimers
-from kafka_front.wire.errors import KafkaError
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kafka_front.service.groups.journal import GroupJournal
 
 _NO_NAME = "a group needs a name"
 _TOO_MANY = "this node has all the groups it may"
+_NEW_MEMBER_JOIN_MS = 300_000
+"""How long a member's very first join may stay unanswered, as in Kafka: the client does not know its id yet, so it can
+neither send heartbeats nor leave. If it gave up and retried, its first member would stay in the group for ever."""
 
 
 class _Timer(Enum):
@@ -55,7 +55,7 @@ class Coordinator:
 
     def __init__(
         self,
-        settings: GroupSettings,
+        settings: KafkaGroupSettings,
         journal: GroupJournal,
         new_member_id: Callable[[str], str],
         barrier: Barrier | None = None,
@@ -128,16 +128,16 @@ class Coordinator:
     def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
         """Handle Heartbeat. Raises KafkaError."""
         if not group_id:
-            raise KafkaError(codes.INVALID_GROUP_ID, _NO_NAME)
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, _NO_NAME)
         group = self.groups.get(group_id)
         if group is None:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
         member = _member_in(group, member_id, instance_id, generation)
         self._renew_session(now_ms, group, member)
         # Members may send heartbeats between their join and the leader's sync, so only the join phase makes them
         # rejoin.
         if group.state is GroupState.PREPARING_REBALANCE:
-            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must join again")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member must join again")
 
     def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
         """Handle LeaveGroup. ``reply`` gets the error of the whole request and, if that is NONE, one error per leaver.
@@ -147,14 +147,14 @@ class Coordinator:
         """
         group = self.groups.get(group_id)
         if not group_id:
-            self._answers.post_all([partial(reply, codes.INVALID_GROUP_ID, [])])
+            self._answers.post_all([partial(reply, ErrorCode.INVALID_GROUP_ID, [])])
         elif len(leavers) > self._settings.max_size:
-            self._answers.post_all([partial(reply, codes.INVALID_REQUEST, [])])
+            self._answers.post_all([partial(reply, ErrorCode.INVALID_REQUEST, [])])
         elif group is None:
-            self._answers.post_all([partial(reply, codes.NONE, [codes.UNKNOWN_MEMBER_ID] * len(leavers))])
+            self._answers.post_all([partial(reply, ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers))])
         else:
             size = len(group.members)
-            group.leaving.append(partial(reply, codes.NONE, [self._leave(group, leaver) for leaver in leavers]))
+            group.leaving.append(partial(reply, ErrorCode.NONE, [self._leave(group, leaver) for leaver in leavers]))
             if group.state is GroupState.PREPARING_REBALANCE:
                 self._maybe_complete_join(now_ms, group)
             elif len(group.members) < size:
@@ -171,7 +171,7 @@ class Coordinator:
         instance_id: str | None,
         generation: int,
         *,
-        unknown_group_error: int = codes.ILLEGAL_GENERATION,
+        unknown_group_error: int = ErrorCode.ILLEGAL_GENERATION,
         transactional: bool = False,
     ) -> None:
         """Raise KafkaError unless this member may commit. A valid commit also renews the member's session (rules 53 and
@@ -186,16 +186,16 @@ class Coordinator:
             if generation >= 0 or group_id in self._directory.share:
                 raise KafkaError(unknown_group_error, f"there is no group {group_id!r}")
             if len(self._directory) >= self._settings.max_groups:
-                raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, _TOO_MANY)
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, _TOO_MANY)
             group = self.adopt(now_ms, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:
             return
         if generation >= 0 or member_id or instance_id is not None:
             _member_in(group, member_id, instance_id, generation)
         elif not transactional:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, "only members commit while the group has any")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "only members commit while the group has any")
         if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
-            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must sync first")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member must sync first")
         member = group.members.get(member_id)
         if member is not None:
             self._renew_session(now_ms, group, member)
@@ -204,7 +204,7 @@ class Coordinator:
         """Return the group of that name. Raises KafkaError."""
         group = self.groups.get(group_id)
         if group is None:
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         return group
 
     def check_offset_delete(self, group_id: str) -> None:
@@ -212,13 +212,13 @@ class Coordinator:
         (rule 60)."""
         group = self.find(group_id)
         if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
-            raise KafkaError(codes.NON_EMPTY_GROUP, f"group {group_id!r} has members that are no consumers")
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members that are no consumers")
 
     def delete(self, now_ms: int, group_id: str) -> None:
         """Forget an empty group (rule 60); the caller removes its stored state. Raises KafkaError."""
         group = self.find(group_id)
         if group.state is not GroupState.EMPTY:
-            raise KafkaError(codes.NON_EMPTY_GROUP, f"group {group_id!r} has members")
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         for member_id in group.pending:
             self._timers.remove((_Timer.SESSION, group_id, member_id))
         group.become(GroupState.DEAD, now_ms)
@@ -239,7 +239,7 @@ class Coordinator:
         for member in group.members.values():
             self._renew_session(now_ms, group, member)
 
-    def surrender(self, group: Group, code: int = codes.REBALANCE_IN_PROGRESS) -> None:
+    def surrender(self, group: Group, code: int = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
         """Give up a group that becomes one of KIP-848 or moves to another node. ``code`` answers its parked requests,
         so that the members join again, here or there."""
         for member in group.members.values():
@@ -268,8 +268,8 @@ class Coordinator:
         """Answer every parked request with NOT_COORDINATOR, because this node is going away."""
         for group in self.groups.values():
             for member in group.members.values():
-                self._answers.answer_join(group, member, JoinReply(member.member_id, codes.NOT_COORDINATOR))
-                self._answers.answer_sync(member, SyncReply(codes.NOT_COORDINATOR))
+                self._answers.answer_join(group, member, JoinReply(member.member_id, ErrorCode.NOT_COORDINATOR))
+                self._answers.answer_sync(member, SyncReply(ErrorCode.NOT_COORDINATOR))
         self._answers.deliver()
 
     # --- joining -------------------------------------------------------------------------------------------------
@@ -277,40 +277,36 @@ class Coordinator:
     def _join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
         settings = self._settings
         if not request.group_id:
-            raise KafkaError(codes.INVALID_GROUP_ID, _NO_NAME)
-        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-            raise KafkaError(codes.INVALID_SESSION_TIMEOUT, "session timeout out of bounds")
-        if len(request.protocols) > settings.max_protocols:
-            raise KafkaError(codes.INVALID_REQUEST, "too many protocols")
-        request = replace(request, rebalance_timeout_ms=rebalance_timeout(settings, request.rebalance_timeout_ms))
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, _NO_NAME)
+        request = admit(settings, request)
         protocols = dict(request.protocols)
         group = self.groups.get(request.group_id)
         if group is None:
             if request.member_id:
-                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
             if not request.protocol_type or not protocols or request.group_id in self._directory.share:
                 text = "a request that could never join a group does not create one"
-                raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, text)
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
             if len(self._directory) >= settings.max_groups:
-                raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, _TOO_MANY)
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, _TOO_MANY)
             group = self.adopt(now_ms, request.group_id)
         if not has_memory(settings, group, request):
             # A member keeps its old metadata until its session ends.
             text = f"the group's member metadata exceeds kafka.group.max_bytes ({settings.max_bytes})"
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         if not has_room(settings, group, request):
             self._timers.remove((_Timer.SESSION, group.group_id, request.member_id))
             group.remove(request.member_id)
-            self._answers.refuse_join(reply, "", codes.GROUP_MAX_SIZE_REACHED)
+            self._answers.refuse_join(reply, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
             self._maybe_complete_join(now_ms, group)
         elif not group.supports(request.protocol_type, protocols):
-            raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
         elif not request.member_id:
             self._join_unknown(now_ms, group, request, protocols, reply)
         elif request.member_id in group.pending:
             if request.instance_id is not None:
                 text = "a pending id was given to a dynamic member (KIP-394), so no static one can have it"
-                raise KafkaError(codes.UNKNOWN_MEMBER_ID, text)
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, text)
             self._add_member(now_ms, group, request, protocols, request.member_id, reply)
         else:
             self._join_known(now_ms, group, request, protocols, reply)
@@ -332,10 +328,10 @@ class Coordinator:
             return
         if len(group.pending) >= self._settings.max_size:
             text = "new members have to use the ids that were given out, or their sessions to end"
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         group.pending.add(new_id)
         self._timers.set((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
-        self._answers.refuse_join(reply, new_id, codes.MEMBER_ID_REQUIRED)
+        self._answers.refuse_join(reply, new_id, ErrorCode.MEMBER_ID_REQUIRED)
 
     def _join_known(
         self, now_ms: int, group: Group, request: JoinRequest, protocols: dict[str, bytes], reply: JoinCallback
@@ -379,7 +375,7 @@ class Coordinator:
             join=reply,
         )
         group.add(member, request.protocol_type)
-        self._timers.set((_Timer.SESSION, group.group_id, member_id), now_ms, self._settings.new_member_join_timeout_ms)
+        self._timers.set((_Timer.SESSION, group.group_id, member_id), now_ms, _NEW_MEMBER_JOIN_MS)
         if group.initial_delay is not None:
             group.new_member_added = True
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -401,8 +397,8 @@ class Coordinator:
         (KIP-345)."""
         old_id = member.member_id
         old_leader = group.leader
-        self._answers.answer_join(group, member, JoinReply(old_id, codes.FENCED_INSTANCE_ID))
-        self._answers.answer_sync(member, SyncReply(codes.FENCED_INSTANCE_ID))
+        self._answers.answer_join(group, member, JoinReply(old_id, ErrorCode.FENCED_INSTANCE_ID))
+        self._answers.answer_sync(member, SyncReply(ErrorCode.FENCED_INSTANCE_ID))
         self._timers.remove((_Timer.SESSION, group.group_id, old_id))
         group.rename_static(member, new_id)
         group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
@@ -449,7 +445,7 @@ class Coordinator:
         """Open the join phase from any state but its own."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
-                self._withdraw_sync(now_ms, group, member, codes.REBALANCE_IN_PROGRESS)
+                self._withdraw_sync(now_ms, group, member, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_sync.clear()
         self._timers.remove((_Timer.SYNC, group.group_id, ""))
         if group.state is GroupState.EMPTY:
@@ -527,17 +523,17 @@ class Coordinator:
 
     def _sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
         if not request.group_id:
-            raise KafkaError(codes.INVALID_GROUP_ID, _NO_NAME)
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, _NO_NAME)
         if len(request.assignments) > self._settings.max_size:
-            raise KafkaError(codes.INVALID_REQUEST, "assignments for more members than a group may have")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "assignments for more members than a group may have")
         group = self.groups.get(request.group_id)
         if group is None or group.state is GroupState.EMPTY:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"group {request.group_id!r} has no members")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {request.group_id!r} has no members")
         member = _member_in(group, request.member_id, request.instance_id, request.generation)
         if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol_name):
-            raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
         if group.state is GroupState.PREPARING_REBALANCE:
-            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must join again")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member must join again")
         self._renew_session(now_ms, group, member)
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
@@ -547,13 +543,13 @@ class Coordinator:
             return
         # A member that syncs again has given up its earlier request, but that request's connection still needs an
         # answer.
-        self._answers.answer_sync(member, SyncReply(codes.REBALANCE_IN_PROGRESS))
+        self._answers.answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync = reply
         if group.leader == member.member_id and group.saving_generation != group.generation:
             if bytes_of(request.assignments) > self._settings.max_bytes:
                 # The same code as from a broker whose log refuses a record of that size.
                 for one in group.members.values():
-                    self._withdraw_sync(now_ms, group, one, codes.UNKNOWN_SERVER_ERROR)
+                    self._withdraw_sync(now_ms, group, one, ErrorCode.UNKNOWN_SERVER_ERROR)
                 self._prepare_rebalance(now_ms, group)
                 return
             given = dict(request.assignments)
@@ -598,14 +594,14 @@ class Coordinator:
         if member_id in group.pending:
             group.remove(member_id)
             self._timers.remove((_Timer.SESSION, group.group_id, member_id))
-            return codes.NONE
+            return ErrorCode.NONE
         if not member_id and leaver.instance_id is not None:
             member_id = group.static_members.get(leaver.instance_id, "")
         try:
             self._drop(group, group.member(member_id, leaver.instance_id))
         except KafkaError as refused:
             return refused.code
-        return codes.NONE
+        return ErrorCode.NONE
 
     def _session_over(self, now_ms: int, group: Group, member_id: str) -> None:
         if member_id in group.pending:
@@ -624,8 +620,8 @@ class Coordinator:
 
     def _drop(self, group: Group, member: Member) -> None:
         """Remove a member. Its parked requests get UNKNOWN_MEMBER_ID, so that a living client joins afresh."""
-        self._answers.answer_join(group, member, JoinReply("", codes.UNKNOWN_MEMBER_ID))
-        self._answers.answer_sync(member, SyncReply(codes.UNKNOWN_MEMBER_ID))
+        self._answers.answer_join(group, member, JoinReply("", ErrorCode.UNKNOWN_MEMBER_ID))
+        self._answers.answer_sync(member, SyncReply(ErrorCode.UNKNOWN_MEMBER_ID))
         self._timers.remove((_Timer.SESSION, group.group_id, member.member_id))
         group.remove(member.member_id)
 
@@ -638,7 +634,7 @@ class Coordinator:
 def _member_in(group: Group, member_id: str, instance_id: str | None, generation: int) -> Member:
     member = group.member(member_id, instance_id)
     if generation != group.generation:
-        raise KafkaError(codes.ILLEGAL_GENERATION, f"the group is in generation {group.generation}")
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the group is in generation {group.generation}")
     return member
 
 

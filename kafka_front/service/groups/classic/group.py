@@ -6,14 +6,16 @@ rules 50-57, and of KIP-345 (static members) and KIP-394 (pending members).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from typing import TypeVar
 
 from msgspec import Struct, field
 
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE, EmbeddedFormatError, subscribed_topics
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
+
+M = TypeVar("M")
 
 
 class GroupState(Enum):
@@ -47,7 +49,7 @@ class JoinReply(Struct, frozen=True):
     """The answer to one JoinGroup."""
 
     member_id: str
-    error: int = codes.NONE
+    error: int = ErrorCode.NONE
     generation: int = -1
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -59,7 +61,7 @@ class JoinReply(Struct, frozen=True):
 class SyncReply(Struct, frozen=True):
     """The answer to one SyncGroup."""
 
-    error: int = codes.NONE
+    error: int = ErrorCode.NONE
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
@@ -235,16 +237,7 @@ class Group(Struct):
 
     def member(self, member_id: str, instance_id: str | None) -> Member:
         """Return a member (rule 55). Raises KafkaError, FENCED_INSTANCE_ID if another member holds the instance id."""
-        if instance_id is not None:
-            holder = self.static_members.get(instance_id)
-            if holder is None:
-                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
-            if holder != member_id:
-                raise KafkaError(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
-        member = self.members.get(member_id)
-        if member is None:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
-        return member
+        return find_member(self.members, self.static_members, member_id, instance_id)
 
     def elect_joined_leader(self) -> bool:
         """Keep the leader if it has joined, else take the first member that has. Return False if none has."""
@@ -324,6 +317,20 @@ class Group(Struct):
                 self._support[name] = count
             else:
                 self._support.pop(name, None)
+
+
+def find_member(members: Mapping[str, M], static: Mapping[str, str], member_id: str, instance_id: str | None) -> M:
+    """Return a member of a group; ``static`` has the ids of its static members by instance id. Raises KafkaError."""
+    if instance_id is not None:
+        holder = static.get(instance_id)
+        if holder is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
+        if holder != member_id:
+            raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
+    member = members.get(member_id)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
+    return member
 
 
 def bytes_of(named: Iterable[tuple[str, bytes]]) -> int:

@@ -10,13 +10,13 @@ from bridges.auth import Operation
 from bridges.errors import GroupHeld
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.coordinator import Coordinator
 from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.consumer.classic_members import ClassicMembers
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -79,7 +79,7 @@ class Membership:
             self._progress.require_free(request.group_id)
         except GroupHeld as held:
             _log.warning("a member is refused", group=request.group_id, reason=str(held))
-            reply(JoinReply(request.member_id, codes.INCONSISTENT_GROUP_PROTOCOL))
+            reply(JoinReply(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return DEFERRED
         has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
         decides = self._coordinator(request.group_id)
@@ -110,7 +110,7 @@ class Membership:
         """Handle SyncGroup; it is answered when the leader's assignment is durable."""
         if ctx.version >= _PROTOCOL_NAMED_SINCE and (request.protocol_type is None or request.protocol_name is None):
             # Null is legal on the wire, yet a broker requires both names (KIP-559) before it checks anything else.
-            ctx.respond(SyncGroupResponse(error_code=codes.INCONSISTENT_GROUP_PROTOCOL))
+            ctx.respond(SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return DEFERRED
 
         def reply(answer: SyncReply) -> None:

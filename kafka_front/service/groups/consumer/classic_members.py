@@ -11,15 +11,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from kafka_front.service.groups import codes
-from kafka_front.service.groups.admission import rebalance_timeout
+from kafka_front.service.groups.admission import admit
 from kafka_front.service.groups.classic.embedded import (
     PROTOCOL_TYPE,
     EmbeddedFormatError,
     owned_partitions,
     subscribed_topics,
 )
-from kafka_front.service.groups.classic.group import JoinCallback, JoinReply, SyncCallback, SyncReply
+from kafka_front.service.groups.classic.group import JoinCallback, JoinReply, SyncCallback, SyncReply, find_member
 from kafka_front.service.groups.classic.requests import JoinRequest, LeaveCallback, Leaver, SyncRequest
 from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
 from kafka_front.service.groups.consumer.group import (
@@ -30,8 +29,8 @@ from kafka_front.service.groups.consumer.group import (
     Partitions,
 )
 from kafka_front.service.groups.migration import assignment_of
-from kafka_front.service.groups.settings import GroupSettings
-from kafka_front.wire.errors import KafkaError
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 
 class ClassicMembers:
@@ -39,7 +38,7 @@ class ClassicMembers:
     coordinator."""
 
     def __init__(
-        self, consumers: ConsumerCoordinator, settings: GroupSettings, new_member_id: Callable[[str], str]
+        self, consumers: ConsumerCoordinator, settings: KafkaGroupSettings, new_member_id: Callable[[str], str]
     ) -> None:
         self._consumers = consumers
         self._settings = settings
@@ -64,16 +63,16 @@ class ClassicMembers:
             if request.protocol_type not in (None, PROTOCOL_TYPE) or (
                 request.protocol_name is not None and request.protocol_name != classic.protocols[0][0]
             ):
-                raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
             self._consumers.has_come(now_ms, group, member)
             if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
                 self._consumers.await_rejoin(now_ms, group, member)
-                raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must join again")
+                raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member must join again")
         except KafkaError as refused:
             self._consumers.post(reply, SyncReply(refused.code))
         else:
             assignment = assignment_of(member, self._consumers.names(group))
-            answer = SyncReply(codes.NONE, PROTOCOL_TYPE, classic.protocols[0][0], assignment)
+            answer = SyncReply(ErrorCode.NONE, PROTOCOL_TYPE, classic.protocols[0][0], assignment)
             self._consumers.answer_saved(group, reply, answer, SyncReply)
         self._consumers.deliver()
 
@@ -90,17 +89,17 @@ class ClassicMembers:
             or (member.state is MemberState.UNRELEASED and group.all_released(member))
         ):
             self._consumers.await_rejoin(now_ms, group, member)
-            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must join again")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member must join again")
 
     def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
         """Handle LeaveGroup for members of either protocol: administrators remove both with it."""
         group = self._consumers.groups[group_id]
         if len(leavers) > self._settings.max_size:
-            self._consumers.post(lambda _: reply(codes.INVALID_REQUEST, []), None)
+            self._consumers.post(lambda _: reply(ErrorCode.INVALID_REQUEST, []), None)
         else:
             errors = [self._leave(group, leaver) for leaver in leavers]
             gone = [one for one in errors if isinstance(one, ConsumerMember)]
-            answers = [codes.NONE if isinstance(one, ConsumerMember) else one for one in errors]
+            answers = [ErrorCode.NONE if isinstance(one, ConsumerMember) else one for one in errors]
             self._consumers.remove_all(now_ms, group, gone, partial(_answer_leave, reply, answers))
         self._consumers.deliver()
 
@@ -116,23 +115,19 @@ class ClassicMembers:
     # --- joining -------------------------------------------------------------------------------------------------
 
     def _join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
-        settings = self._settings
         group = self._consumers.groups[request.group_id]
-        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-            raise KafkaError(codes.INVALID_SESSION_TIMEOUT, "session timeout out of bounds")
-        if len(request.protocols) > settings.max_protocols:
-            raise KafkaError(codes.INVALID_REQUEST, "too many protocols")
+        request = admit(self._settings, request)
         if not _fits(group, request):
-            raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
         new_id = request.member_id or self._new_member_id(request.instance_id or request.client_id)
         if not request.member_id and request.instance_id is None and request.require_known_id:
-            self._consumers.post(reply, JoinReply(new_id, codes.MEMBER_ID_REQUIRED))
+            self._consumers.post(reply, JoinReply(new_id, ErrorCode.MEMBER_ID_REQUIRED))
             return
         try:
             topics = subscribed_topics(request.protocols[0][1])
             owned = self._consumers.by_id(owned_partitions(request.protocols[0][1]))
         except EmbeddedFormatError as error:
-            raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, f"unreadable subscription: {error}") from error
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"unreadable subscription: {error}") from error
         is_new = not request.member_id
         if not is_new:
             # A client with a new id owns nothing yet. One that owns partitions was a member, and must learn that it no
@@ -140,15 +135,11 @@ class ClassicMembers:
             is_new = request.instance_id is None and not owned
             if request.instance_id is not None:
                 _member(group, request.member_id, request.instance_id, None)
-        request = replace(
-            request,
-            member_id=new_id,
-            rebalance_timeout_ms=rebalance_timeout(settings, request.rebalance_timeout_ms),
-        )
+        request = replace(request, member_id=new_id)
         classic = ClassicPart(request.session_timeout_ms, request.protocols)
         member = self._consumers.classic_joins(now_ms, group, request, topics, classic, may_be_new=is_new)
         if self._consumers.goes_back(now_ms, group):
-            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "it is a classic group now")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "it is a classic group now")
         self._consumers.when_assigned(
             now_ms,
             group,
@@ -163,7 +154,7 @@ class ClassicMembers:
         self._consumers.reconcile(now_ms, group, member, owned)
         self._consumers.await_sync(now_ms, group, member)
         answer = JoinReply(
-            member.member_id, codes.NONE, member.epoch, PROTOCOL_TYPE, _classic(member).protocols[0][0], ""
+            member.member_id, ErrorCode.NONE, member.epoch, PROTOCOL_TYPE, _classic(member).protocols[0][0], ""
         )
         self._consumers.answer_saved(group, reply, answer, lambda error: JoinReply(member.member_id, error))
 
@@ -173,23 +164,15 @@ def _answer_leave(reply: LeaveCallback, answers: list[int], error: int) -> None:
 
 
 def _member(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int | None) -> ConsumerMember:
-    if instance_id is not None:
-        holder = group.static_members.get(instance_id)
-        if holder is None:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
-        if holder != member_id:
-            raise KafkaError(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
-    member = group.members.get(member_id)
-    if member is None:
-        raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
+    member = find_member(group.members, group.static_members, member_id, instance_id)
     if generation is not None and generation != member.epoch:
-        raise KafkaError(codes.ILLEGAL_GENERATION, f"the member is in generation {member.epoch}")
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the member is in generation {member.epoch}")
     return member
 
 
 def _classic(member: ConsumerMember) -> ClassicPart:
     if member.classic is None:
-        raise KafkaError(codes.UNKNOWN_MEMBER_ID, "the member speaks the new protocol")
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the member speaks the new protocol")
     return member.classic
 
 

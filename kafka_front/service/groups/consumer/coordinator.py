@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
-from kafka_front.service.groups import codes
+from kafka_front.group_config import Configured, nothing_configured
 from kafka_front.service.groups.admission import rebalance_timeout
 from kafka_front.service.groups.classic.coordinator import Coordinator
 from kafka_front.service.groups.classic.requests import JoinRequest
@@ -42,9 +42,9 @@ from kafka_front.service.groups.consumer.snapshot import encode_group
 from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.migration import downgraded, upgraded
 from kafka_front.service.groups.requests.answers import Answers
-from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.timers import GroupTimers
-from kafka_front.wire.errors import KafkaError
+from kafka_front.settings import KafkaGroupSettings
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kafka_front.service.groups.journal import GroupJournal
@@ -75,7 +75,7 @@ class ConsumerCoordinator:
 
     def __init__(
         self,
-        settings: GroupSettings,
+        settings: KafkaGroupSettings,
         directory: Directory,
         journal: GroupJournal,
         topics: TopicIndex,
@@ -160,15 +160,15 @@ class ConsumerCoordinator:
     def _check_epoch_of(self, group: ConsumerGroup, member_id: str, epoch: int) -> None:
         member = group.members.get(member_id)
         if member is None:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
         if epoch != member.epoch:
-            code = codes.STALE_MEMBER_EPOCH if member.classic is None else codes.ILLEGAL_GENERATION
+            code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
             raise KafkaError(code, f"the member is in epoch {member.epoch}, not {epoch}")
 
     def delete(self, group_id: str) -> None:
         """Forget an empty group; the caller removes its stored state. Raises KafkaError."""
         if self.groups[group_id].members:
-            raise KafkaError(codes.NON_EMPTY_GROUP, f"group {group_id!r} has members")
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         del self.groups[group_id]
 
     # --- life of the node ----------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class ConsumerCoordinator:
         for member in group.members.values():
             self._drop_timers(group, member)
         for one in self._waiting.pop(group.group_id, {}).values():
-            one.fail(codes.NOT_COORDINATOR)
+            one.fail(ErrorCode.NOT_COORDINATOR)
         self._answers.deliver()
 
     def resign(self) -> None:
@@ -196,7 +196,7 @@ class ConsumerCoordinator:
         self._resigned = True
         for waiting in self._waiting.values():
             for one in waiting.values():
-                one.fail(codes.NOT_COORDINATOR)
+                one.fail(ErrorCode.NOT_COORDINATOR)
         self._waiting.clear()
         self._answers.deliver()
 
@@ -213,7 +213,7 @@ class ConsumerCoordinator:
         if not (is_member or returns) and len(group.members) >= self._settings.max_size:
             most = self._settings.max_size
             raise KafkaError(
-                codes.GROUP_MAX_SIZE_REACHED, f"the group has {most} members: kafka.group.max_size lets no more in"
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {most} members: kafka.group.max_size lets no more in"
             )
         member = self._member(now_ms, group, request)
         retried = request.epoch < member.epoch
@@ -266,7 +266,7 @@ class ConsumerCoordinator:
         waiting = self._waiting.setdefault(group.group_id, {})
         displaced = waiting.pop(member.member_id, None)
         if displaced is not None:
-            displaced.fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+            displaced.fail(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         waiting[member.member_id] = _Waiting(group.epoch, member, finish, fail)
         self._assign(group)
 
@@ -285,23 +285,23 @@ class ConsumerCoordinator:
         if group is not None:
             return group
         if request.epoch != 0:
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
         if request.group_id in self._directory.share:
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"{request.group_id!r} is a share group")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{request.group_id!r} is a share group")
         if request.said_bytes > self._settings.max_bytes:
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         classic = self._directory.classic.get(request.group_id)
         if classic is None and len(self._directory) >= self._settings.max_groups:
-            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
         if classic is None or not classic.members:
             group = ConsumerGroup(request.group_id, now_ms)
         elif len(classic.members) >= self._settings.max_size:
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
         elif request.instance_id in classic.static_members:
             # Its session has to end first: unlike one of the new protocol, a classic static member does not announce
             # that it leaves.
             raise KafkaError(
-                codes.UNRELEASED_INSTANCE_ID,
+                ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"group.instance.id {request.instance_id!r} belongs to a member that has not left: close it first",
             )
         else:
@@ -312,7 +312,7 @@ class ConsumerCoordinator:
                 group = upgraded(classic, self._topics)
             except ValueError as error:
                 message = f"classic group {request.group_id!r} cannot become a consumer group: {error}"
-                raise KafkaError(codes.GROUP_ID_NOT_FOUND, message) from error
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message) from error
         if classic is not None:
             self._classic.surrender(classic)
         self._directory.become_consumer(group)
@@ -327,7 +327,7 @@ class ConsumerCoordinator:
         member = group.members.get(request.member_id)
         if member is None:
             if request.epoch != 0:
-                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
             return self._new_member(group, request.member_id, None, request.said_bytes)
         if request.epoch != 0:
             _check_epoch(member, request)
@@ -340,30 +340,30 @@ class ConsumerCoordinator:
         if request.epoch != 0:
             if member is None:
                 raise KafkaError(
-                    codes.UNKNOWN_MEMBER_ID, f"the group has no member of group.instance.id {instance_id!r}"
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"the group has no member of group.instance.id {instance_id!r}"
                 )
             if member.member_id != request.member_id:
                 raise KafkaError(
-                    codes.FENCED_INSTANCE_ID, f"another member has taken over group.instance.id {instance_id!r}"
+                    ErrorCode.FENCED_INSTANCE_ID, f"another member has taken over group.instance.id {instance_id!r}"
                 )
             _check_epoch(member, request)
             return member
         if member is None:
             if request.member_id in group.members:
-                raise KafkaError(codes.INVALID_REQUEST, f"{request.member_id!r} is a member by another name")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.member_id!r} is a member by another name")
             return self._new_member(group, request.member_id, request.instance_id, request.said_bytes)
         if member.member_id == request.member_id:
             return member
         if member.epoch != STATIC_LEFT:
-            raise KafkaError(codes.UNRELEASED_INSTANCE_ID, f"static member {instance_id!r} has not left")
+            raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, f"static member {instance_id!r} has not left")
         return self._replace_static(group, member, request.member_id)
 
     def _new_member(self, group: ConsumerGroup, member_id: str, instance_id: str | None, says: int) -> ConsumerMember:
         member = ConsumerMember(member_id, instance_id)
         if self.partitions >= self._settings.max_consumer_partitions:
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, "groups read all the partitions that they may together")
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "groups read all the partitions that they may together")
         if group.said_bytes + says > self._settings.max_bytes:
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         group.add(member)
         # A new member needs a new epoch even if its subscription adds no topic.
         self._bump(group)
@@ -372,7 +372,7 @@ class ConsumerCoordinator:
     def _replace_static(self, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
         """Give a static member that returned under a new id the old one's assignment, without a rebalance."""
         if member_id in group.members:
-            raise KafkaError(codes.INVALID_REQUEST, f"{member_id!r} is a member by another name")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{member_id!r} is a member by another name")
         self._drop_timers(group, old)
         group.remove(old)
         new = ConsumerMember(
@@ -395,7 +395,7 @@ class ConsumerCoordinator:
         """Take over a member's metadata from its request. Raises KafkaError if the group may not keep that much."""
         more = request.said_bytes - member.said_bytes
         if more > 0 and group.said_bytes + more > self._settings.max_bytes:
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         said = (member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id, member.client_host)
         if request.rack_id is not None:
             group.said_bytes += len(request.rack_id) - len(member.rack_id or "")
@@ -420,16 +420,16 @@ class ConsumerCoordinator:
     def _leave(self, now_ms: int, request: HeartbeatRequest, reply: HeartbeatCallback) -> None:
         group = self.groups.get(request.group_id)
         if group is None:
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
         if request.instance_id is None:
             member = group.members.get(request.member_id)
         else:
             holder = group.static_members.get(request.instance_id)
             member = None if holder is None else group.members[holder]
             if member is not None and member.member_id != request.member_id:
-                raise KafkaError(codes.FENCED_INSTANCE_ID, f"another member is {request.instance_id!r} now")
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"another member is {request.instance_id!r} now")
         if member is None:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         if request.epoch == STATIC_LEFT:
             # It keeps its partitions until its session ends, and has none to give up: its process has stopped reading.
             member.epoch = STATIC_LEFT
@@ -474,7 +474,7 @@ class ConsumerCoordinator:
         for member in group.members.values():
             self._drop_timers(group, member)
         for one in self._waiting.pop(group.group_id, {}).values():
-            one.fail(codes.REBALANCE_IN_PROGRESS)
+            one.fail(ErrorCode.REBALANCE_IN_PROGRESS)
         generation, names = group.epoch, self.names(group)
         self._read(group, {})
 
@@ -489,7 +489,7 @@ class ConsumerCoordinator:
         self._drop_timers(group, member)
         waiting = self._waiting.get(group.group_id, {}).pop(member.member_id, None)
         if waiting is not None:
-            waiting.fail(codes.UNKNOWN_MEMBER_ID)
+            waiting.fail(ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member)
 
     def _drop_timers(self, group: ConsumerGroup, member: ConsumerMember) -> None:
@@ -521,19 +521,19 @@ class ConsumerCoordinator:
         member = group.members.get(request.member_id)
         says = sum(len(name) + len(blob) for name, blob in request.protocols) + sum(len(name) + 60 for name in topics)
         if says - (member.said_bytes if member is not None else 0) + group.said_bytes > self._settings.max_bytes:
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         if member is None and holder is not None:
             # A classic static member does not announce that it leaves, so the new one just takes its place (KIP-345).
             old = group.members[holder]
             waiting = self._waiting.get(group.group_id, {}).pop(holder, None)
             if waiting is not None:
-                waiting.fail(codes.FENCED_INSTANCE_ID)
+                waiting.fail(ErrorCode.FENCED_INSTANCE_ID)
             member = self._replace_static(group, old, request.member_id)
         elif member is None:
             if not may_be_new:
-                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
             if len(group.members) >= self._settings.max_size:
-                raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, "the group is full")
+                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the group is full")
             member = self._new_member(group, request.member_id, request.instance_id, says)
         member.client_id, member.client_host = request.client_id, request.client_host
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -650,7 +650,7 @@ class ConsumerCoordinator:
         waiting = self._waiting.pop(group.group_id, {})
         if targets is None:
             for one in waiting.values():
-                one.fail(codes.UNKNOWN_SERVER_ERROR)
+                one.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
             self._answers.deliver()
             return
         for old, new in group.renamed.items():
@@ -672,7 +672,7 @@ class ConsumerCoordinator:
             if one.epoch <= epoch and group.members.get(member_id) is one.member:
                 one.finish(now_ms)
             elif one.epoch <= epoch:
-                one.fail(codes.UNKNOWN_MEMBER_ID)
+                one.fail(ErrorCode.UNKNOWN_MEMBER_ID)
         if still:
             self._assign(group)
         self._answers.deliver()
@@ -696,7 +696,7 @@ class ConsumerCoordinator:
     def _save(self, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> None:
         version = group.version
         if self.groups.get(group.group_id) is not group:
-            then(codes.COORDINATOR_LOAD_IN_PROGRESS)  # it has become a classic group meanwhile
+            then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # it has become a classic group meanwhile
             return
 
         def done(now_ms: int, error: int) -> None:
@@ -749,11 +749,11 @@ def _check_form(request: HeartbeatRequest) -> None:
         elif request.topics is None and request.pattern is None:
             problem = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
     if problem:
-        raise KafkaError(codes.INVALID_REQUEST, problem)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     if request.assignor and request.assignor not in ASSIGNORS:
         known = ", ".join(ASSIGNORS)
         raise KafkaError(
-            codes.UNSUPPORTED_ASSIGNOR,
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.assignor} is not supported. Supported assignors: {known}.",
         )
 
@@ -765,6 +765,6 @@ def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
     repeats = request.epoch < member.epoch and request.epoch == member.previous_epoch
     if not (repeats and request.owned is not None and is_within(request.owned, member.assigned)):
         raise KafkaError(
-            codes.FENCED_MEMBER_EPOCH,
+            ErrorCode.FENCED_MEMBER_EPOCH,
             f"the member is in epoch {member.epoch}, not {request.epoch}: it must join again",
         )

@@ -10,14 +10,13 @@ from bridges.auth import Operation, Principal
 from bridges.errors import GroupHeld
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, View
 from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.requests.describing import describe_groups
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -62,7 +61,7 @@ class ConsumerMembership:
                 try:
                     self._service.progress.require_free(asked.group_id)
                 except GroupHeld as held:
-                    ctx.respond(_response(HeartbeatReply(codes.INCONSISTENT_GROUP_PROTOCOL, str(held))))
+                    ctx.respond(_response(HeartbeatReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(held))))
                     return
             self._runtime.consumers.heartbeat(
                 self._runtime.now_ms(), asked, lambda answer: ctx.respond(_response(answer))
@@ -89,10 +88,10 @@ class ConsumerMembership:
         group = self._service.find(group_id)
         if self._service.read_elsewhere(group_id) is not None:
             message = f"group {group_id!r} is read through another protocol: DescribeGroups shows its members"
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, message)
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
         if not isinstance(group, ConsumerGroup):
             kind = "there is no group" if group is None else "a classic group has the name"
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"{kind} {group_id!r}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id!r}")
         return group
 
     def _member(self, version: int, member: ConsumerMember) -> ConsumerGroupDescribeResponse.Member:

@@ -9,10 +9,10 @@ from msgspec.structs import force_setattr
 
 from anabranch_kit.run.sliced import Sliced
 from bridges.auth import Principal
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import said_bytes
 from kafka_front.service.groups.consumer.assignors import Targets
 from kafka_front.service.groups.consumer.group import Partitions
+from kafka_front.wire.errors import ErrorCode
 
 
 class HeartbeatRequest(Struct, frozen=True):
@@ -55,7 +55,7 @@ class HeartbeatRequest(Struct, frozen=True):
 class HeartbeatReply(Struct, frozen=True):
     """The answer to one ConsumerGroupHeartbeat; ``assignment`` is None if the member knows it already."""
 
-    error: int = codes.NONE
+    error: int = ErrorCode.NONE
     message: str | None = None
     member_id: str | None = None
     epoch: int = 0

@@ -14,13 +14,12 @@ from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.brokers import GROUP, TRANSACTION
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE, encode_assignment
 from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -58,13 +57,13 @@ class GroupAdmin:
         """Answer FindCoordinator: groups and transactional ids are spread over the nodes (a single node has all)."""
         error: int
         message: str | None
-        error, message, kind = codes.NONE, None, GROUP
-        allowed, refused = self._service.access.group, codes.GROUP_AUTHORIZATION_FAILED
+        error, message, kind = ErrorCode.NONE, None, GROUP
+        allowed, refused = self._service.access.group, ErrorCode.GROUP_AUTHORIZATION_FAILED
         if request.key_type == _TRANSACTION_KEY:
-            allowed, refused = self._service.access.transaction, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            allowed, refused = self._service.access.transaction, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             kind = TRANSACTION
         elif request.key_type != _GROUP_KEY:
-            error, message = codes.INVALID_REQUEST, f"there is no coordinator for keys of type {request.key_type}"
+            error, message = ErrorCode.INVALID_REQUEST, f"there is no coordinator for keys of type {request.key_type}"
 
         def find_coordinator(key: str) -> tuple[int, str, int, int, str | None]:
             if error:
@@ -73,8 +72,8 @@ class GroupAdmin:
                 return -1, "", -1, refused, None
             broker = self._brokers.coordinator(kind, key, ctx.connection)
             if broker is None:
-                return -1, "", -1, codes.COORDINATOR_NOT_AVAILABLE, None
-            return broker.node_id, broker.host, broker.port, codes.NONE, None
+                return -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+            return broker.node_id, broker.host, broker.port, ErrorCode.NONE, None
 
         if ctx.version >= _BATCHED_FIND_SINCE:
             response = FindCoordinatorResponse()
@@ -90,7 +89,7 @@ class GroupAdmin:
         response = DescribeGroupsResponse()
         async for group_id in in_turns(dict.fromkeys(request.groups)):
             if not access.group(ctx, Operation.DESCRIBE, group_id):
-                response.groups.append(_Described(error_code=codes.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
+                response.groups.append(_Described(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
                 continue
             operations = access.group_operations(ctx, group_id) if asked else NO_OPERATIONS
             group, other = self._service.find(group_id), self._service.read_elsewhere(group_id)
@@ -106,7 +105,7 @@ class GroupAdmin:
         if not isinstance(group, Group):
             missing = version >= _UNKNOWN_GROUP_SINCE
             return _Described(
-                error_code=codes.GROUP_ID_NOT_FOUND if missing else codes.NONE,
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE,
                 error_message=_no_classic(group_id, group) if missing else None,
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
@@ -165,7 +164,7 @@ class GroupAdmin:
                 result.error_code, result.error_message = refused.code, refused.message
             except LogError as failure:
                 _log.warning("group not deleted", group=group_id, error=str(failure))
-                result.error_code, result.error_message = codes.COORDINATOR_NOT_AVAILABLE, str(failure)
+                result.error_code, result.error_message = ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failure)
         return DeleteGroupsResponse(results=results)
 
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from anabranch_kit.run.barrier import Barrier
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.group import Group, JoinCallback, JoinReply, Member, SyncReply
+from kafka_front.wire.errors import ErrorCode
 
 Reply = TypeVar("Reply")
 
@@ -39,7 +39,7 @@ class Answers:
         displaced = group.park_join(member, reply)
         if displaced is not None:
             # The client has given up on that request; its connection, if it still lives, must not stay stuck.
-            self.refuse_join(displaced, member.member_id, codes.REBALANCE_IN_PROGRESS)
+            self.refuse_join(displaced, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def answer_join(self, group: Group, member: Member, answer: JoinReply) -> None:
         """Queue the answer to a member's parked JoinGroup, if it has one."""
@@ -77,7 +77,7 @@ def joined(
     """Return a member's answer to JoinGroup in the group's present generation."""
     return JoinReply(
         member.member_id,
-        codes.NONE,
+        ErrorCode.NONE,
         group.generation,
         group.protocol_type,
         group.protocol_name,
@@ -89,4 +89,4 @@ def joined(
 
 def synced(group: Group, member: Member) -> SyncReply:
     """Return a member's answer to SyncGroup: its assignment."""
-    return SyncReply(codes.NONE, group.protocol_type, group.protocol_name, member.assignment)
+    return SyncReply(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment)

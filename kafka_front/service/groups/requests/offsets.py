@@ -14,13 +14,13 @@ from bridges.catalog.progress import Committed
 from bridges.catalog.views.groups import Place
 from bridges.errors import GroupHeld, LogError, NotOwner
 from kafka_front.dispatch import Registry
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.once import Once
+from kafka_front.settings import KafkaSettings
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -104,10 +104,10 @@ class Asked:
         """Return the answers for a topic's partitions, with errors for invalid positions; the name is None if there is
         no such topic."""
         answers: list[A] = []
-        refused = codes.UNKNOWN_TOPIC_ID
+        refused = ErrorCode.UNKNOWN_TOPIC_ID
         if name is not None:
             allowed = self._service.access.topic(ctx, Operation.READ, name)
-            refused = codes.NONE if allowed else codes.TOPIC_AUTHORIZATION_FAILED
+            refused = ErrorCode.NONE if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
         async for partition in in_turns(partitions):
             answer = made(partition.partition_index)
             answers.append(answer)
@@ -116,11 +116,11 @@ class Asked:
                 continue
             metadata = partition.committed_metadata or ""
             if not _exists(self._service, name, partition.partition_index):
-                answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             self._answers.append(answer)
-            if len(metadata) > self._service.settings.offset_metadata_max_bytes:
-                answer.error_code = codes.OFFSET_METADATA_TOO_LARGE
+            if len(metadata) > KafkaSettings.offset_metadata_max_bytes:
+                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             self._accepted[name, partition.partition_index] = Committed(
                 partition.committed_offset, partition.committed_leader_epoch, metadata, self._now_ms, self._expire_ms
@@ -179,19 +179,19 @@ class Offsets:
         service = self._service
         service.check_commit(request.group_id, request.generation_id_or_member_epoch)
         if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
-            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
         group = service.directory.consumer.get(request.group_id)
         if group is not None:
             if version < _UNKNOWN_GROUP_SINCE and group.members:
                 member = group.members.get(request.member_id)
                 if member is not None and member.classic is None:
                     text = "this version has no field for the member's epoch"
-                    raise KafkaError(codes.UNSUPPORTED_VERSION, text)
+                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, text)
             service.consumers.check_commit(
                 group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
             )
             return
-        unknown = codes.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUP_SINCE else codes.ILLEGAL_GENERATION
+        unknown = ErrorCode.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUP_SINCE else ErrorCode.ILLEGAL_GENERATION
         service.coordinator.check_commit(
             service.runtime.now_ms(),
             request.group_id,
@@ -208,10 +208,10 @@ class Offsets:
         try:
             await self._progress.commit(group_id, positions)
         except NotOwner as error:
-            raise KafkaError(codes.NOT_COORDINATOR, str(error)) from error
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, str(error)) from error
         except LogError as error:
             _log.warning("offsets not committed", group=group_id, positions=len(positions), error=str(error))
-            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         finally:
             committing[group_id] -= 1
             if not committing[group_id]:
@@ -281,7 +281,7 @@ class Offsets:
             if name is None:
                 unknown: list[_GroupPartition] = []
                 async for some in portions(indexes):
-                    unknown += [_GroupPartition(i, -1, error_code=codes.UNKNOWN_TOPIC_ID) for i in some]
+                    unknown += [_GroupPartition(i, -1, error_code=ErrorCode.UNKNOWN_TOPIC_ID) for i in some]
                 answer.topics.append(_GroupTopic(topic.topic_id, unknown))
                 continue
             ids[name] = topic.topic_id
@@ -315,11 +315,11 @@ class Offsets:
             if everything and not allowed:
                 continue
             async for partition in in_turns(partitions):
-                found, error = _NOTHING, codes.NONE
+                found, error = _NOTHING, ErrorCode.NONE
                 if not allowed:
-                    error = codes.TOPIC_AUTHORIZATION_FAILED
+                    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 elif require_stable and self._service.unstable(group_id, topic, partition):
-                    error = codes.UNSTABLE_OFFSET_COMMIT
+                    error = ErrorCode.UNSTABLE_OFFSET_COMMIT
                 else:
                     found = self._progress.committed(group_id, topic, partition) or _NOTHING
                 rows.append(row(partition, found.offset, found.leader_epoch, found.metadata, error))
@@ -331,7 +331,7 @@ class Offsets:
         """Answer OffsetDelete, which deletes positions of topics that no member reads."""
         service = self._service
         if not request.group_id:
-            raise KafkaError(codes.INVALID_GROUP_ID, "a group needs a name")
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
         group = service.find(request.group_id)
         if not isinstance(group, ConsumerGroup):
             service.coordinator.check_offset_delete(request.group_id)
@@ -345,11 +345,11 @@ class Offsets:
                 answer = _DeletePartition(partition.partition_index)
                 partitions.append(answer)
                 if not allowed:
-                    answer.error_code = codes.TOPIC_AUTHORIZATION_FAILED
+                    answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 elif not self._exists(topic.name, partition.partition_index):
-                    answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif group.is_subscribed(topic.name):
-                    answer.error_code = codes.GROUP_SUBSCRIBED_TO_TOPIC
+                    answer.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 else:
                     gone.append((topic.name, partition.partition_index))
             response.topics.append(_DeleteTopic(name=topic.name, partitions=partitions))
@@ -357,12 +357,12 @@ class Offsets:
             try:
                 await self._progress.delete(request.group_id, gone)
             except GroupHeld as held:
-                raise KafkaError(codes.NON_EMPTY_GROUP, str(held)) from held
+                raise KafkaError(ErrorCode.NON_EMPTY_GROUP, str(held)) from held
             except NotOwner as error:
-                raise KafkaError(codes.NOT_COORDINATOR, str(error)) from error
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, str(error)) from error
             except LogError as error:
                 _log.warning("offsets not deleted", group=request.group_id, error=str(error))
-                raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         return response
 
 

@@ -139,7 +139,7 @@ class ShareFetch:
                 self._share.sessions.add(session, place)
             else:
                 code = _UNKNOWN[place[0] in self._by_id]
-                refused[place] = _Data(partition_index=place[1], error_code=int(code))
+                refused[place] = _Data(partition_index=place[1], error_code=code)
         return refused
 
     def _is_known(self, place: Place) -> bool:
@@ -192,7 +192,7 @@ class ShareFetch:
                     place, known = (topic_id, one.partition_index), allowed[topic_id]
                     if known is None and place not in session.partitions and place not in session.held:
                         message = "the share session does not read the partition"
-                        known = (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), message)
+                        known = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
                     yield place, one.acknowledgement_batches, known
 
         acknowledging = Acknowledging(self._share, session.group_id, session.member_id, renews=request.is_renew_ack)

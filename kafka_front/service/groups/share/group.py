@@ -12,10 +12,9 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import said_bytes
 from kafka_front.service.groups.consumer.group import ConsumerGroupState, Partitions
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 LEAVING = -1
 
@@ -94,13 +93,13 @@ class ShareReply(Struct, frozen=True):
 def check_form(request: ShareHeartbeat) -> None:
     """Raise KafkaError for a request that is invalid in any state of its group."""
     if not request.group_id:
-        raise KafkaError(codes.INVALID_REQUEST, "a share group needs a name")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a share group needs a name")
     if not request.member_id:
-        raise KafkaError(codes.INVALID_REQUEST, "a member of a share group chooses an id")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a member of a share group chooses an id")
     if request.epoch < LEAVING:
-        raise KafkaError(codes.INVALID_REQUEST, f"{request.epoch} is no epoch of a member")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.epoch} is no epoch of a member")
     if request.epoch == 0 and not request.topics:
-        raise KafkaError(codes.INVALID_REQUEST, "who joins a share group names the topics it reads")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "who joins a share group names the topics it reads")
 
 
 def heartbeat(
@@ -110,16 +109,16 @@ def heartbeat(
     member = group.members.get(request.member_id)
     if request.epoch == LEAVING:
         if member is None:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         _remove(group, member)
         return None
     if member is None:
         if request.epoch != 0:
-            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         if len(group.members) >= max_size:
-            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, which is all it may")
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, which is all it may")
     elif request.epoch > member.epoch or request.epoch not in (0, member.epoch, member.previous_epoch):
-        raise KafkaError(codes.FENCED_MEMBER_EPOCH, f"the member is in epoch {member.epoch}, not {request.epoch}")
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f"the member is in epoch {member.epoch}, not {request.epoch}")
     had = member or ShareMember(request.member_id, request.client_id, request.client_host)
     topics = had.topics if request.topics is None else tuple(sorted(set(request.topics)))
     rack_id = had.rack_id if request.rack_id is None else request.rack_id
@@ -127,7 +126,7 @@ def heartbeat(
     more = says - had.said_bytes
     if more > 0 and group.said_bytes + more > max_bytes:
         text = f"the group's member metadata exceeds kafka.group.max_bytes ({max_bytes})"
-        raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
     if member is None:
         member = group.members[request.member_id] = had
         group.bump()

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
 from bridges.errors import LogError
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.requests.describing import describe_groups
 from kafka_front.service.groups.share.group import ShareHeartbeat, ShareMember
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
@@ -51,7 +50,7 @@ class ShareMembership:
         try:
             reply = await self._share.heartbeat(asked)
         except LogError as error:
-            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         assignment = reply.assignment
         row = ShareGroupHeartbeatResponse.TopicPartitions
         return ShareGroupHeartbeatResponse(

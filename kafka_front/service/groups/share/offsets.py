@@ -91,9 +91,9 @@ class ShareOffsets:
                 told.partitions.append(row)
                 log = None if topic is None else self._logs.get(name, number)
                 if not allowed:
-                    row.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 elif log is None:
-                    row.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif (state := kept.get((told.topic_id, number))) is not None:
                     row.start_offset = state.start
                     if log.is_open:

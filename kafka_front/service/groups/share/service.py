@@ -14,7 +14,6 @@ from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topics.topic import ChangeKind
 from bridges.errors import LogError
 from kafka_front.group_config import looks_back_ms
-from kafka_front.service.groups import codes
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.groups.share import group as rules
 from kafka_front.service.groups.share import tables
@@ -160,7 +159,7 @@ class ShareService:
         """Return a group, after removing its expired members. Raises KafkaError."""
         group = self._groups.get(group_id)
         if group is None:
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
         rules.expire(group, self.now_ms())
         return group
 
@@ -168,7 +167,7 @@ class ShareService:
         """Return a group without members. Raises KafkaError."""
         group = self.find(group_id)
         if group.members:
-            raise KafkaError(codes.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
         return group
 
     async def find_or_make_empty(self, group_id: str) -> None:
@@ -177,7 +176,7 @@ class ShareService:
             self.find_empty(group_id)
             return
         if not group_id:
-            raise KafkaError(codes.INVALID_GROUP_ID, "a group needs a name")
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
         self._make(group_id)
         await self._keep(group_id)
 
@@ -187,13 +186,13 @@ class ShareService:
         group = self._groups.get(request.group_id)
         if group is None:
             if request.epoch != 0:
-                raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {request.group_id!r}")
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {request.group_id!r}")
             self._make(request.group_id)
         if request.epoch == 0:
             await self._keep(request.group_id)
             group = self._groups.get(request.group_id)
         if group is None:
-            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "the group was deleted meanwhile")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group was deleted meanwhile")
         now_ms = self.now_ms()
         rules.expire(group, now_ms)
         member = rules.heartbeat(
@@ -215,9 +214,9 @@ class ShareService:
 
     def _make(self, group_id: str) -> None:
         if self._taken(group_id) is not None:
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"group {group_id!r} is of another kind")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is of another kind")
         if len(self._directory) >= self.settings.max_groups:
-            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
         self._groups[group_id] = ShareGroup(group_id)
 
     async def _keep(self, group_id: str) -> None:
@@ -286,7 +285,7 @@ class ShareService:
         try:
             epoch, start, spans = await self._node.db.run(begin)
         except tables.Fenced as none:
-            raise KafkaError(codes.GROUP_ID_NOT_FOUND, str(none)) from none
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, str(none)) from none
         if self._node.catalog.by_id.get(topic_id) is not topic:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
         state = SharePartition(start, self.settings.share_delivery_count_limit, spans)
