@@ -46,7 +46,13 @@ class Lab:
         connection = SimpleNamespace(
             advertised=("localhost", 1), peer=("localhost", 2), attributes={}, principal=ANONYMOUS
         )
-        ctx = SimpleNamespace(version=version, client_id="c", connection=connection, respond=self.answers.append)
+        ctx = SimpleNamespace(
+            key=request.API_KEY,
+            version=version,
+            client_id="c",
+            connection=connection,
+            respond=self.answers.append,
+        )
         ended = asyncio.Event()
 
         async def others() -> None:
