@@ -7,7 +7,7 @@ always filled in. Statistics come from the partitions' logs, which are opened fo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from anabranch_kit.run import clock
 from anabranch_kit.run.turns import gathered, in_turns
@@ -91,6 +91,7 @@ class Descriptions:
             _fill_keys(info, settings.splits, target)
             if log is not None:
                 stats.add(self._fill_stats(topic, log, target.partition_stats))
+                result.topic_stats.store_size_bytes += log.size_bytes
         if request.include_stats:
             stats.fill(result.topic_stats)
             await self._fill_consumers(topic, result, call)
@@ -296,73 +297,61 @@ LAGS = ("max_read_time_lag", "max_write_time_lag", "max_committed_time_lag")
 class Sums:
     """Statistics of several partitions together."""
 
-    __slots__ = ("_bytes", "_first_ms", "_lag", "_windows")
-
-    def __init__(self) -> None:
-        self._bytes = 0
-        self._first_ms: int | None = None
-        self._lag = 0
-        self._windows = dict.fromkeys((name for name, _ in WINDOWS), 0)
-
-    def add(self, stats: Any) -> None:
-        self._bytes += stats.store_size_bytes
-        if stats.HasField("last_write_time"):
-            written_ms = _milliseconds(stats.last_write_time)
-            self._first_ms = written_ms if self._first_ms is None else min(self._first_ms, written_ms)
-        self._lag = max(self._lag, _milliseconds(stats.max_write_time_lag))
-        for name in self._windows:
-            self._windows[name] += getattr(stats.bytes_written, name)
-
-    def fill(self, target: Any) -> None:
-        target.store_size_bytes = self._bytes
-        if self._first_ms is not None:
-            fill_time(target.min_last_write_time, self._first_ms)
-        fill_duration(target.max_write_time_lag, self._lag)
-        target.bytes_written.SetInParent()
-        for name, many in self._windows.items():
-            setattr(target.bytes_written, name, many)
-
-
-class ConsumerSums:
-    """Statistics of a consumer over all its partitions."""
-
     __slots__ = ("_first_ms", "_lags", "_windows")
 
+    lags: ClassVar[tuple[str, ...]] = ("max_write_time_lag",)
+    time, first_time, moved = "last_write_time", "min_last_write_time", "bytes_written"
+    """Names of a partition's last time, of the first of these times, and of the bytes that were moved."""
+
     def __init__(self) -> None:
         self._first_ms: int | None = None
-        self._lags = dict.fromkeys(LAGS, 0)
+        self._lags = dict.fromkeys(self.lags, 0)
         self._windows = dict.fromkeys((name for name, _ in WINDOWS), 0)
 
     def add(self, stats: Any) -> None:
-        if stats.HasField("last_read_time"):
-            read_ms = _milliseconds(stats.last_read_time)
-            self._first_ms = read_ms if self._first_ms is None else min(self._first_ms, read_ms)
-        for name in LAGS:
+        """Add one partition's statistics."""
+        if stats.HasField(self.time):
+            self._include(_milliseconds(getattr(stats, self.time)))
+        for name in self.lags:
             self.lag(name, _milliseconds(getattr(stats, name)))
         for name in self._windows:
-            self._windows[name] += getattr(stats.bytes_read, name)
+            self._windows[name] += getattr(getattr(stats, self.moved), name)
 
-    def measured(self, measure: ReadMeasure, now_ms: int) -> None:
-        """Add the measure of one partition."""
-        self._first_ms = measure.last_ms if self._first_ms is None else min(self._first_ms, measure.last_ms)
-        self.lag("max_read_time_lag", measure.read_lag.most(now_ms))
-        self.lag("max_write_time_lag", measure.write_lag.most(now_ms))
-        for name, size in measure.size.sums(now_ms).items():
-            self._windows[name] += size
+    def _include(self, milliseconds: int) -> None:
+        self._first_ms = milliseconds if self._first_ms is None else min(self._first_ms, milliseconds)
 
     def lag(self, name: str, milliseconds: int) -> None:
         """Add one partition's lag: the highest counts."""
         self._lags[name] = max(self._lags[name], milliseconds)
 
     def fill(self, target: Any) -> None:
+        """Fill in statistics of a topic or of a consumer."""
         target.SetInParent()
         if self._first_ms is not None:
-            fill_time(target.min_partitions_last_read_time, self._first_ms)
+            fill_time(getattr(target, self.first_time), self._first_ms)
         for name, lag in self._lags.items():
             fill_duration(getattr(target, name), lag)
-        target.bytes_read.SetInParent()
+        moved = getattr(target, self.moved)
+        moved.SetInParent()
         for name, many in self._windows.items():
-            setattr(target.bytes_read, name, many)
+            setattr(moved, name, many)
+
+
+class ConsumerSums(Sums):
+    """Statistics of a consumer over all its partitions."""
+
+    __slots__ = ()
+
+    lags = LAGS
+    time, first_time, moved = "last_read_time", "min_partitions_last_read_time", "bytes_read"
+
+    def measured(self, measure: ReadMeasure, now_ms: int) -> None:
+        """Add the measure of one partition."""
+        self._include(measure.last_ms)
+        self.lag("max_read_time_lag", measure.read_lag.most(now_ms))
+        self.lag("max_write_time_lag", measure.write_lag.most(now_ms))
+        for name, size in measure.size.sums(now_ms).items():
+            self._windows[name] += size
 
 
 def fill_time(target: Any, milliseconds: int) -> None:

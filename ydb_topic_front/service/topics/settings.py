@@ -106,11 +106,6 @@ def created(request: Any) -> TopicSettings:
     _check_size(request)
     wanted = CreateTopicRequest()
     wanted.CopyFrom(request)
-    for name in _FOR_OTHERS:
-        wanted.ClearField(name)
-    for consumer in wanted.consumers:
-        consumer.ClearField("consumer_stats")
-    _drop_repeated(wanted.supported_codecs)
     return _checked(wanted, twice=Status.BAD_REQUEST)
 
 
@@ -122,23 +117,7 @@ def altered(settings: TopicSettings, request: Any) -> TopicSettings:
     _check_size(request)
     wanted = CreateTopicRequest()
     wanted.CopyFrom(settings.wanted)
-    if request.HasField("alter_partitioning_settings"):
-        _alter_partitioning(wanted, request.alter_partitioning_settings)
-    if request.HasField("set_supported_codecs"):
-        wanted.supported_codecs.CopyFrom(request.set_supported_codecs)
-        _drop_repeated(wanted.supported_codecs)
-    for name in ("partition_write_speed_bytes_per_second", "partition_write_burst_bytes"):
-        if request.HasField(f"set_{name}"):
-            setattr(wanted, name, getattr(request, f"set_{name}"))
-    if request.HasField("set_content_based_deduplication"):
-        wanted.content_based_deduplication = request.set_content_based_deduplication
-    if request.set_metering_mode:
-        wanted.metering_mode = request.set_metering_mode
-    match request.WhichOneof("metrics_level"):
-        case "set_metrics_level":
-            wanted.metrics_level = request.set_metrics_level
-        case "reset_metrics_level":
-            wanted.ClearField("metrics_level")
+    _alter(wanted, request)
     _alter_attributes(wanted.attributes, request.alter_attributes)
     _alter_consumers(wanted, request)
     return _checked(wanted, twice=Status.ALREADY_EXISTS)
@@ -212,25 +191,22 @@ def describe_partitioning(settings: TopicSettings, active: int, target: Any) -> 
     speed.down_utilization_percent = speed.down_utilization_percent or _DOWN_PERCENT
 
 
-def _alter_partitioning(wanted: Any, change: Any) -> None:
-    settings = wanted.partitioning_settings
-    for name in ("min_active_partitions", "max_active_partitions", "partition_count_limit"):
-        if change.HasField(f"set_{name}"):
-            setattr(settings, name, getattr(change, f"set_{name}"))
-    if not change.HasField("alter_auto_partitioning_settings"):
-        return
-    change = change.alter_auto_partitioning_settings
-    auto = settings.auto_partitioning_settings
-    if change.HasField("set_strategy"):
-        auto.strategy = change.set_strategy
-    if not change.HasField("set_partition_write_speed"):
-        return
-    change, speed = change.set_partition_write_speed, auto.partition_write_speed
-    if change.HasField("set_stabilization_window"):
-        speed.stabilization_window.CopyFrom(change.set_stabilization_window)
-    for name in ("up_utilization_percent", "down_utilization_percent"):
-        if change.HasField(f"set_{name}"):
-            setattr(speed, name, getattr(change, f"set_{name}"))
+def _alter(target: Any, change: Any) -> None:
+    """Apply the fields of an Alter message that are set. ``set_NAME`` replaces the target's NAME, ``alter_NAME`` alters
+    it, and ``reset_NAME`` clears it; names that the target does not have are applied elsewhere."""
+    known = target.DESCRIPTOR.fields_by_name
+    for field, value in change.ListFields():
+        how, _, name = field.name.partition("_")
+        if name not in known or known[name].is_repeated:
+            continue
+        if how == "alter":
+            _alter(getattr(target, name), value)
+        elif how == "reset":
+            target.ClearField(name)
+        elif how == "set" and known[name].message_type is not None:
+            getattr(target, name).CopyFrom(value)
+        elif how == "set":
+            setattr(target, name, value)
 
 
 def _alter_attributes(attributes: Any, changes: Mapping[str, str]) -> None:
@@ -252,13 +228,13 @@ def _alter_consumers(wanted: Any, request: Any) -> None:
     for added in request.add_consumers:
         kept.append(Consumer())
         kept[-1].CopyFrom(added)
-        kept[-1].ClearField("consumer_stats")
     by_name = {consumer.name: consumer for consumer in kept}
     for change in request.alter_consumers:
         consumer = by_name.get(change.name)
         if consumer is None:
             raise YdbError(Status.NOT_FOUND, f"there is no consumer '{change.name[:MAX_CONSUMER_NAME]}' to alter")
-        _alter_consumer(consumer, change)
+        _alter(consumer, change)
+        _alter_attributes(consumer.attributes, change.alter_attributes)
     # Serialized copies: the messages may belong to ``wanted``, whose consumers are cleared now.
     whole = [consumer.SerializeToString() for consumer in kept]
     del wanted.consumers[:]
@@ -266,22 +242,12 @@ def _alter_consumers(wanted: Any, request: Any) -> None:
         wanted.consumers.add().MergeFromString(data)
 
 
-def _alter_consumer(consumer: Any, change: Any) -> None:
-    if change.HasField("set_important"):
-        consumer.important = change.set_important
-    if change.HasField("set_read_from"):
-        consumer.read_from.CopyFrom(change.set_read_from)
-    if change.HasField("set_supported_codecs"):
-        consumer.supported_codecs.CopyFrom(change.set_supported_codecs)
-    _alter_attributes(consumer.attributes, change.alter_attributes)
-    match change.WhichOneof("availability_period_action"):
-        case "set_availability_period":
-            consumer.availability_period.CopyFrom(change.set_availability_period)
-        case "reset_availability_period":
-            consumer.ClearField("availability_period")
-
-
 def _checked(wanted: Any, twice: Status) -> TopicSettings:
+    for name in _FOR_OTHERS:
+        wanted.ClearField(name)
+    for consumer in wanted.consumers:
+        consumer.ClearField("consumer_stats")
+    _drop_repeated(wanted.supported_codecs)
     _check_size(wanted)
     if wanted.content_based_deduplication:
         raise YdbError(Status.UNSUPPORTED, "messages are not deduplicated by their content here")
