@@ -8,8 +8,7 @@ except those of Kerberos, which brokers without Kerberos store as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from bridges.catalog.config_types import (
     INT_MAX,
@@ -18,22 +17,15 @@ from bridges.catalog.config_types import (
     ConfigType,
     ConfigValue,
     InvalidConfig,
-    between,
-    one_of,
     table,
 )
 from bridges.catalog.topics.config import TOPIC_DEFAULTS, cluster_defaults
 from bridges.node.front import NodeFacts, listener_kind
+from kafka_front.group_config import GROUP_CONFIGS
 from kafka_front.settings import KafkaSettings
 
 _MINUTE = 60_000
 _LISTENER = "kafka"
-
-
-def _fixed(
-    name: str, kind: ConfigType, default: str | None, doc: str, check: Any = None, honoured: bool = True
-) -> ConfigDef:
-    return ConfigDef(name, kind, default, doc, check, dynamic=False, honoured=honoured)
 
 
 THROTTLES = frozenset(
@@ -73,232 +65,131 @@ KERBEROS: Mapping[str, ConfigDef] = table(
 )
 """Kerberos keys, stored and ignored as by a broker without Kerberos; they may change while the node runs."""
 
+_FIXED: Mapping[ConfigType, Sequence[tuple[str, str | None, str]]] = {
+    ConfigType.BOOLEAN: (
+        ("auto.create.topics.enable", "true", "Whether a topic that is asked for is created with default settings."),
+        ("auto.leader.rebalance.enable", "true", "Whether leadership moves by itself."),
+        ("delete.topic.enable", "true", "Whether topics may be deleted."),
+        ("log.cleaner.enable", "true", "Whether compacted topics are compacted."),
+    ),
+    ConfigType.STRING: (
+        ("authorizer.class.name", "", "Who decides what a client may do; empty: everybody may."),
+        ("broker.rack", None, "Where this node stands, for clients that prefer near nodes."),
+        (
+            "group.consumer.migration.policy",
+            "bidirectional",
+            "Whether classic groups become ones of the new kind (upgrade), and go back (downgrade).",
+        ),
+        ("inter.broker.listener.name", None, "Listener that nodes use among themselves."),
+        (
+            "listener.security.protocol.map",
+            "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "Which kind of connection each listener takes.",
+        ),
+        ("security.inter.broker.protocol", "PLAINTEXT", "Kind of connection between nodes."),
+        ("ssl.client.auth", "none", "Whether clients must show a certificate."),
+    ),
+    ConfigType.INT: (
+        ("broker.id", "-1", "Number of this node."),
+        (
+            "connection.failed.authentication.delay.ms",
+            "100",
+            "Milliseconds before a connection that failed to authenticate is closed.",
+        ),
+        ("default.replication.factor", "1", "Replicas a topic reports when its creator does not say."),
+        ("fetch.max.bytes", "8388608", "Most bytes one fetch is answered with, unless a single batch is larger."),
+        ("group.consumer.max.size", str(INT_MAX), "Most members of a group of the new kind."),
+        (
+            "group.initial.rebalance.delay.ms",
+            "3000",
+            "Milliseconds the first rebalance of an empty group waits for more members.",
+        ),
+        ("group.max.session.timeout.ms", "1800000", "Longest session timeout a member may ask for, in ms."),
+        ("group.max.size", str(INT_MAX), "Most members of a group."),
+        ("group.min.session.timeout.ms", "6000", "Shortest session timeout a member may ask for."),
+        ("group.share.delivery.count.limit", "5", "How often a share group gets a record at most."),
+        ("group.share.max.share.sessions", "2000", "Most share sessions of this node."),
+        ("group.share.max.size", "200", "Most members of a share group."),
+        (
+            "group.share.partition.max.record.locks",
+            "2000",
+            "Most records of a partition that a share group has in flight.",
+        ),
+        ("log.cleaner.threads", "1", "Workers that compact."),
+        ("max.connections", str(INT_MAX), "Most connections of this node."),
+        ("max.connections.per.ip", str(INT_MAX), "Most connections of one address."),
+        ("max.incremental.fetch.session.cache.slots", "1000", "Most fetch sessions kept."),
+        ("node.id", None, "Number of this node."),
+        ("num.io.threads", "8", "Threads that serve requests."),
+        ("num.network.threads", "3", "Threads that serve connections."),
+        ("num.partitions", "1", "Partitions of a topic whose creator does not say."),
+        ("num.recovery.threads.per.data.dir", "2", "Threads that recover data."),
+        ("num.replica.fetchers", "1", "Threads that copy from other nodes."),
+        ("offset.metadata.max.bytes", "4096", "Longest text a consumer may attach to a position."),
+        ("offsets.retention.minutes", "10080", "Minutes for which positions of a group without members are kept."),
+        ("offsets.topic.num.partitions", "50", "Shares of the groups."),
+        (
+            "producer.id.expiration.ms",
+            "86400000",
+            "Milliseconds after which an idle producer's sequence numbers are forgotten.",
+        ),
+        ("queued.max.requests", "500", "Requests that may wait."),
+        ("replica.fetch.max.bytes", "1048576", "Bytes copied at a time."),
+        ("request.timeout.ms", "30000", "Milliseconds a request between nodes may take."),
+        ("socket.listen.backlog.size", "50", "Connections that may wait to be taken."),
+        ("socket.receive.buffer.bytes", "102400", "Receive buffer of a connection."),
+        ("socket.request.max.bytes", "104857600", "Largest request accepted, in bytes."),
+        ("socket.send.buffer.bytes", "102400", "Send buffer of a connection."),
+        ("transaction.max.timeout.ms", "900000", "Longest transaction a producer may ask for."),
+        ("transaction.state.log.num.partitions", "50", "Shares of transactions."),
+        (
+            "transactional.id.expiration.ms",
+            "604800000",
+            "Milliseconds after which an unused transactional id is forgotten.",
+        ),
+    ),
+    ConfigType.SHORT: (
+        ("offsets.topic.replication.factor", "3", "Replicas of positions."),
+        ("transaction.state.log.replication.factor", "3", "Replicas of transactions."),
+    ),
+    ConfigType.LONG: (
+        ("connections.max.idle.ms", "600000", "Milliseconds after which an idle connection is closed."),
+        ("connections.max.reauth.ms", "0", "Milliseconds after which a client must authenticate again; 0: never."),
+        ("log.cleaner.backoff.ms", "15000", "Milliseconds between looks for logs to compact."),
+        ("log.retention.check.interval.ms", "300000", "Milliseconds between two looks for records that may go."),
+        ("offsets.retention.check.interval.ms", "600000", "Milliseconds between two looks for positions that may go."),
+        ("replica.lag.time.max.ms", "30000", "Lag at which a replica counts as behind."),
+    ),
+    ConfigType.LIST: (
+        ("advertised.listeners", None, "Addresses told to clients."),
+        ("group.consumer.assignors", "uniform,range", "Assignors offered to groups that leave assignment to the node."),
+        ("group.coordinator.rebalance.protocols", "classic,consumer,streams", "Kinds of group this node serves."),
+        ("listeners", "PLAINTEXT://:9092", "Addresses this node listens on."),
+        ("log.dir", "/tmp/kafka-logs", "Directory of the data, when log.dirs is not set."),
+        ("log.dirs", None, "Directory of the data."),
+        ("process.roles", None, "What this node does."),
+        ("sasl.enabled.mechanisms", "GSSAPI", "Ways in which clients may authenticate."),
+    ),
+}
+"""Read-only keys by type: name, Kafka's default and meaning."""
+
 NODE_CONFIGS: Mapping[str, ConfigDef] = table(
     *TOPIC_DEFAULTS.values(),
     *(
-        _fixed(name, ConfigType.INT, str(default), "A bound of what a group may be configured with, in ms.", between(1))
+        ConfigDef(f"group.{name}", one.type, one.default, one.doc, dynamic=False)
+        for name, one in GROUP_CONFIGS.items()
+        if name.endswith((".heartbeat.interval.ms", ".session.timeout.ms", ".lock.duration.ms")) and one.dynamic
+    ),
+    *(
+        ConfigDef(
+            name, ConfigType.INT, str(default), "A bound of what a group may be configured with, in ms.", dynamic=False
+        )
         for name, default in _GROUP_BOUNDS.items()
     ),
-    _fixed("advertised.listeners", ConfigType.LIST, None, "Addresses told to clients."),
-    _fixed("authorizer.class.name", ConfigType.STRING, "", "Who decides what a client may do; empty: everybody may."),
-    _fixed(
-        "auto.create.topics.enable",
-        ConfigType.BOOLEAN,
-        "true",
-        "Whether a topic that is asked for is created with default settings.",
-    ),
-    _fixed(
-        "auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true", "Whether leadership moves by itself.", None, False
-    ),
-    _fixed("broker.id", ConfigType.INT, "-1", "Number of this node."),
-    _fixed("broker.rack", ConfigType.STRING, None, "Where this node stands, for clients that prefer near nodes."),
-    _fixed(
-        "connection.failed.authentication.delay.ms",
-        ConfigType.INT,
-        "100",
-        "Milliseconds before a connection that failed to authenticate is closed.",
-        between(0),
-    ),
-    _fixed(
-        "connections.max.idle.ms", ConfigType.LONG, "600000", "Milliseconds after which an idle connection is closed."
-    ),
-    _fixed(
-        "connections.max.reauth.ms",
-        ConfigType.LONG,
-        "0",
-        "Milliseconds after which a client must authenticate again; 0: never.",
-    ),
-    _fixed(
-        "default.replication.factor",
-        ConfigType.INT,
-        "1",
-        "Replicas a topic reports when its creator does not say.",
-        None,
-        False,
-    ),
-    _fixed("delete.topic.enable", ConfigType.BOOLEAN, "true", "Whether topics may be deleted."),
-    _fixed(
-        "fetch.max.bytes",
-        ConfigType.INT,
-        "8388608",
-        "Most bytes one fetch is answered with, unless a single batch is larger.",
-        between(1024),
-    ),
-    _fixed(
-        "group.consumer.assignors",
-        ConfigType.LIST,
-        "uniform,range",
-        "Assignors offered to groups that leave assignment to the node.",
-    ),
-    _fixed(
-        "group.consumer.heartbeat.interval.ms",
-        ConfigType.INT,
-        "5000",
-        "Milliseconds between heartbeats of a member.",
-        between(1),
-    ),
-    _fixed(
-        "group.consumer.max.size", ConfigType.INT, str(INT_MAX), "Most members of a group of the new kind.", between(1)
-    ),
-    _fixed(
-        "group.consumer.migration.policy",
-        ConfigType.STRING,
-        "bidirectional",
-        "Whether classic groups become ones of the new kind (upgrade), and go back (downgrade).",
-        one_of("bidirectional", "upgrade", "downgrade", "disabled"),
-    ),
-    _fixed(
-        "group.consumer.session.timeout.ms",
-        ConfigType.INT,
-        "45000",
-        "Milliseconds without a heartbeat after which a member is taken for dead.",
-        between(1),
-    ),
-    _fixed(
-        "group.coordinator.rebalance.protocols",
-        ConfigType.LIST,
-        "classic,consumer,streams",
-        "Kinds of group this node serves.",
-    ),
-    _fixed(
-        "group.initial.rebalance.delay.ms",
-        ConfigType.INT,
-        "3000",
-        "Milliseconds the first rebalance of an empty group waits for more members.",
-    ),
-    _fixed(
-        "group.max.session.timeout.ms",
-        ConfigType.INT,
-        "1800000",
-        "Longest session timeout a member may ask for, in ms.",
-    ),
-    _fixed("group.max.size", ConfigType.INT, str(INT_MAX), "Most members of a group.", between(1)),
-    _fixed("group.min.session.timeout.ms", ConfigType.INT, "6000", "Shortest session timeout a member may ask for."),
-    _fixed("group.share.delivery.count.limit", ConfigType.INT, "5", "How often a share group gets a record at most."),
-    _fixed("group.share.heartbeat.interval.ms", ConfigType.INT, "5000", "Milliseconds between a member's heartbeats."),
-    _fixed("group.share.max.share.sessions", ConfigType.INT, "2000", "Most share sessions of this node."),
-    _fixed("group.share.max.size", ConfigType.INT, "200", "Most members of a share group."),
-    _fixed(
-        "group.share.partition.max.record.locks",
-        ConfigType.INT,
-        "2000",
-        "Most records of a partition that a share group has in flight.",
-    ),
-    _fixed(
-        "group.share.record.lock.duration.ms",
-        ConfigType.INT,
-        "30000",
-        "Milliseconds for which a member of a share group has a record for itself.",
-    ),
-    _fixed(
-        "group.share.session.timeout.ms",
-        ConfigType.INT,
-        "45000",
-        "Milliseconds without a heartbeat after which a member is taken for dead.",
-    ),
-    _fixed("inter.broker.listener.name", ConfigType.STRING, None, "Listener that nodes use among themselves."),
-    _fixed(
-        "listener.security.protocol.map",
-        ConfigType.STRING,
-        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "Which kind of connection each listener takes.",
-    ),
-    _fixed("listeners", ConfigType.LIST, "PLAINTEXT://:9092", "Addresses this node listens on."),
-    _fixed("log.cleaner.backoff.ms", ConfigType.LONG, "15000", "Milliseconds between looks for logs to compact."),
-    _fixed("log.cleaner.enable", ConfigType.BOOLEAN, "true", "Whether compacted topics are compacted."),
-    _fixed("log.cleaner.threads", ConfigType.INT, "1", "Workers that compact.", between(0), False),
-    _fixed("log.dir", ConfigType.LIST, "/tmp/kafka-logs", "Directory of the data, when log.dirs is not set."),
-    _fixed("log.dirs", ConfigType.LIST, None, "Directory of the data."),
-    _fixed(
-        "log.retention.check.interval.ms",
-        ConfigType.LONG,
-        "300000",
-        "Milliseconds between two looks for records that may go.",
-        between(1),
-    ),
-    _fixed("max.connections", ConfigType.INT, str(INT_MAX), "Most connections of this node.", between(0)),
-    _fixed("max.connections.per.ip", ConfigType.INT, str(INT_MAX), "Most connections of one address.", between(0)),
-    _fixed(
-        "max.incremental.fetch.session.cache.slots", ConfigType.INT, "1000", "Most fetch sessions kept.", between(0)
-    ),
-    _fixed("node.id", ConfigType.INT, None, "Number of this node.", between(0)),
-    _fixed("num.io.threads", ConfigType.INT, "8", "Threads that serve requests.", between(1), False),
-    _fixed("num.network.threads", ConfigType.INT, "3", "Threads that serve connections.", between(1), False),
-    _fixed(
-        "num.partitions",
-        ConfigType.INT,
-        "1",
-        "Partitions of a topic whose creator does not say.",
-        between(1),
-    ),
-    _fixed("num.recovery.threads.per.data.dir", ConfigType.INT, "2", "Threads that recover data.", between(1), False),
-    _fixed("num.replica.fetchers", ConfigType.INT, "1", "Threads that copy from other nodes.", between(1), False),
-    _fixed("offset.metadata.max.bytes", ConfigType.INT, "4096", "Longest text a consumer may attach to a position."),
-    _fixed(
-        "offsets.retention.check.interval.ms",
-        ConfigType.LONG,
-        "600000",
-        "Milliseconds between two looks for positions that may go.",
-        between(1),
-    ),
-    _fixed(
-        "offsets.retention.minutes",
-        ConfigType.INT,
-        "10080",
-        "Minutes for which positions of a group without members are kept.",
-        between(1),
-    ),
-    _fixed("offsets.topic.num.partitions", ConfigType.INT, "50", "Shares of the groups.", between(1), False),
-    _fixed("offsets.topic.replication.factor", ConfigType.SHORT, "3", "Replicas of positions.", between(1), False),
-    _fixed("process.roles", ConfigType.LIST, None, "What this node does."),
-    _fixed(
-        "producer.id.expiration.ms",
-        ConfigType.INT,
-        "86400000",
-        "Milliseconds after which an idle producer's sequence numbers are forgotten.",
-        between(1),
-    ),
-    _fixed("queued.max.requests", ConfigType.INT, "500", "Requests that may wait.", between(1), False),
-    _fixed("replica.fetch.max.bytes", ConfigType.INT, "1048576", "Bytes copied at a time.", between(0), False),
-    _fixed(
-        "replica.lag.time.max.ms", ConfigType.LONG, "30000", "Lag at which a replica counts as behind.", None, False
-    ),
-    _fixed("request.timeout.ms", ConfigType.INT, "30000", "Milliseconds a request between nodes may take."),
-    _fixed("sasl.enabled.mechanisms", ConfigType.LIST, "GSSAPI", "Ways in which clients may authenticate."),
-    _fixed(
-        "security.inter.broker.protocol",
-        ConfigType.STRING,
-        "PLAINTEXT",
-        "Kind of connection between nodes.",
-        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    ),
-    _fixed("socket.listen.backlog.size", ConfigType.INT, "50", "Connections that may wait to be taken.", between(1)),
-    _fixed("socket.receive.buffer.bytes", ConfigType.INT, "102400", "Receive buffer of a connection.", None, False),
-    _fixed("socket.request.max.bytes", ConfigType.INT, "104857600", "Largest request accepted, in bytes.", between(1)),
-    _fixed("socket.send.buffer.bytes", ConfigType.INT, "102400", "Send buffer of a connection.", None, False),
-    _fixed("ssl.client.auth", ConfigType.STRING, "none", "Whether clients must show a certificate."),
-    _fixed(
-        "transaction.max.timeout.ms",
-        ConfigType.INT,
-        "900000",
-        "Longest transaction a producer may ask for.",
-        between(1),
-    ),
-    _fixed("transaction.state.log.num.partitions", ConfigType.INT, "50", "Shares of transactions.", between(1), False),
-    _fixed(
-        "transaction.state.log.replication.factor",
-        ConfigType.SHORT,
-        "3",
-        "Replicas of transactions.",
-        between(1),
-        False,
-    ),
-    _fixed(
-        "transactional.id.expiration.ms",
-        ConfigType.INT,
-        "604800000",
-        "Milliseconds after which an unused transactional id is forgotten.",
-        between(1),
+    *(
+        ConfigDef(name, kind, default, doc, dynamic=False)
+        for kind, rows in _FIXED.items()
+        for name, default, doc in rows
     ),
 )
 
@@ -324,21 +215,8 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "offset.metadata.max.bytes": settings.offset_metadata_max_bytes,
         "max.incremental.fetch.session.cache.slots": settings.fetch_sessions,
         "transaction.max.timeout.ms": settings.transaction_max_timeout_ms,
-        "group.initial.rebalance.delay.ms": group.initial_rebalance_delay_ms,
-        "group.min.session.timeout.ms": group.min_session_timeout_ms,
-        "group.max.session.timeout.ms": group.max_session_timeout_ms,
-        "group.max.size": group.max_size,
         "group.consumer.max.size": group.max_size,
-        "group.consumer.heartbeat.interval.ms": group.consumer_heartbeat_interval_ms,
-        "group.consumer.session.timeout.ms": group.consumer_session_timeout_ms,
-        "group.consumer.migration.policy": group.consumer_migration_policy,
-        "group.share.delivery.count.limit": group.share_delivery_count_limit,
-        "group.share.heartbeat.interval.ms": group.share_heartbeat_interval_ms,
         "group.share.max.share.sessions": group.share_sessions,
-        "group.share.max.size": group.share_max_size,
-        "group.share.partition.max.record.locks": group.share_partition_max_record_locks,
-        "group.share.record.lock.duration.ms": group.share_record_lock_duration_ms,
-        "group.share.session.timeout.ms": group.share_session_timeout_ms,
         "offsets.retention.minutes": max(1, group.offsets_retention_ms // _MINUTE),
         "log.cleaner.backoff.ms": log.cleaner_interval_ms,
         "log.retention.check.interval.ms": log.retention_check_interval_ms,
@@ -347,8 +225,10 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "offsets.topic.replication.factor": 1,
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512" + (",OAUTHBEARER" if facts.takes_oauth else ""),
     }
-    for key in _GROUP_BOUNDS:
-        values[key] = getattr(group, key.removeprefix("group.").replace(".", "_"))
+    for key in NODE_CONFIGS:
+        setting = key.removeprefix("group.").replace(".", "_")
+        if key.startswith("group.") and hasattr(group, setting):
+            values[key] = getattr(group, setting)
     if node.rack:
         values["broker.rack"] = node.rack
     for key, addresses in (("listeners", facts.listening), ("advertised.listeners", facts.advertised)):
