@@ -70,7 +70,7 @@ message IssueMessage.Position
 """
 
 OPERATIONS = """
-# Every answer that is not a stream has one field, the operation, whose result is one of the service's own messages.
+# The result of an operation is one of the service's own messages. :mod:`.messages` adds the responses.
 message OperationParams
   1 operation_mode enum OperationParams.OperationMode
   2 operation_timeout google.protobuf.Duration
@@ -109,15 +109,11 @@ message EndpointInfo
 message ListEndpointsResult
   1 endpoints repeated EndpointInfo
   2 self_location string
-message ListEndpointsResponse
-  1 operation Ydb.Operations.Operation
 message WhoAmIRequest
   1 include_groups bool
 message WhoAmIResult
   1 user string
   2 groups repeated string
-message WhoAmIResponse
-  1 operation Ydb.Operations.Operation
 """
 
 AUTH = """
@@ -125,8 +121,6 @@ message LoginRequest
   1 operation_params Ydb.Operations.OperationParams
   2 user string
   3 password string
-message LoginResponse
-  1 operation Ydb.Operations.Operation
 message LoginResult
   1 token string
 """
@@ -135,18 +129,12 @@ SCHEME = """
 message MakeDirectoryRequest
   1 operation_params Ydb.Operations.OperationParams
   2 path string
-message MakeDirectoryResponse
-  1 operation Ydb.Operations.Operation
 message RemoveDirectoryRequest
   1 operation_params Ydb.Operations.OperationParams
   2 path string
-message RemoveDirectoryResponse
-  1 operation Ydb.Operations.Operation
 message ListDirectoryRequest
   1 operation_params Ydb.Operations.OperationParams
   2 path string
-message ListDirectoryResponse
-  1 operation Ydb.Operations.Operation
 message Permissions
   1 subject string
   2 permission_names repeated string
@@ -186,8 +174,6 @@ message ListDirectoryResult
 message DescribePathRequest
   1 operation_params Ydb.Operations.OperationParams
   2 path string
-message DescribePathResponse
-  1 operation Ydb.Operations.Operation
 message DescribePathResult
   1 self Entry
 message PermissionsAction
@@ -201,28 +187,20 @@ message ModifyPermissionsRequest
   3 actions repeated PermissionsAction
   4 clear_permissions bool
   5 interrupt_inheritance bool in inheritance
-message ModifyPermissionsResponse
-  1 operation Ydb.Operations.Operation
 """
 
 TABLE = """
 # Old SDKs open a session of the table service before they do anything else.
 message CreateSessionRequest
   1 operation_params Ydb.Operations.OperationParams
-message CreateSessionResponse
-  1 operation Ydb.Operations.Operation
 message CreateSessionResult
   1 session_id string
 message DeleteSessionRequest
   1 session_id string
   2 operation_params Ydb.Operations.OperationParams
-message DeleteSessionResponse
-  1 operation Ydb.Operations.Operation
 message KeepAliveRequest
   1 session_id string
   2 operation_params Ydb.Operations.OperationParams
-message KeepAliveResponse
-  1 operation Ydb.Operations.Operation
 message KeepAliveResult
   1 session_status enum KeepAliveResult.SessionStatus
 enum KeepAliveResult.SessionStatus

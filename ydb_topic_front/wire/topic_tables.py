@@ -25,8 +25,6 @@ message UpdateOffsetsInTransactionRequest.TopicOffsets
 message UpdateOffsetsInTransactionRequest.TopicOffsets.PartitionOffsets
   1 partition_id int64
   2 partition_offsets repeated OffsetsRange
-message UpdateOffsetsInTransactionResponse
-  1 operation Ydb.Operations.Operation
 message UpdateOffsetsInTransactionResult
 message CommitOffsetRequest
   1 operation_params Ydb.Operations.OperationParams
@@ -35,8 +33,6 @@ message CommitOffsetRequest
   4 consumer string
   5 offset int64
   6 read_session_id string
-message CommitOffsetResponse
-  1 operation Ydb.Operations.Operation
 message CommitOffsetResult
 message MultipleWindowsStat
   1 per_minute int64
@@ -102,16 +98,12 @@ message CreateTopicRequest
   12 metering_mode enum MeteringMode
   13 metrics_level uint32 optional
   14 content_based_deduplication bool
-message CreateTopicResponse
-  1 operation Ydb.Operations.Operation
 message CreateTopicResult
 message DescribeTopicRequest
   1 operation_params Ydb.Operations.OperationParams
   2 path string
   3 include_stats bool
   4 include_location bool
-message DescribeTopicResponse
-  1 operation Ydb.Operations.Operation
 message PartitionKeyRange
   1 from_bound bytes optional
   2 to_bound bytes optional
@@ -151,8 +143,6 @@ message DescribePartitionRequest
   3 partition_id int64
   4 include_stats bool
   5 include_location bool
-message DescribePartitionResponse
-  1 operation Ydb.Operations.Operation
 message DescribePartitionResult
   1 partition DescribeTopicResult.PartitionInfo
 message DescribeConsumerRequest
@@ -161,8 +151,6 @@ message DescribeConsumerRequest
   3 consumer string
   4 include_stats bool
   5 include_location bool
-message DescribeConsumerResponse
-  1 operation Ydb.Operations.Operation
 message DescribeConsumerResult
   1 self Ydb.Scheme.Entry
   2 consumer Consumer
@@ -211,13 +199,9 @@ message AlterTopicRequest
   15 set_metrics_level uint32 in metrics_level
   16 reset_metrics_level google.protobuf.Empty in metrics_level
   17 set_content_based_deduplication bool optional
-message AlterTopicResponse
-  1 operation Ydb.Operations.Operation
 message AlterTopicResult
 message DropTopicRequest
   1 operation_params Ydb.Operations.OperationParams
   2 path string
-message DropTopicResponse
-  1 operation Ydb.Operations.Operation
 message DropTopicResult
 """
