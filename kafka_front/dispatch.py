@@ -34,5 +34,4 @@ class Registry:
         self.handlers[int(key)] = handler
 
     def advertised(self) -> list[Api]:
-        """Return the APIs that ApiVersions lists."""
         return advertised(self.handlers)

@@ -48,7 +48,6 @@ class SegmentName(NamedTuple):
 
 
 def segment_of(topic: Topic, partition: PartitionInfo) -> SegmentName:
-    """Return the name of the segment that a partition is."""
     scope, _, stream = topic.names["pravega"].partition("/")
     return SegmentName(scope, stream, topic.first_number + partition.index, partition.made_epoch)
 

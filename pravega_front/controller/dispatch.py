@@ -102,7 +102,6 @@ class Registry:
         self._calls[name] = lambda request, caller, call: handler(request, call.listener)
 
     def fill(self, server: GrpcServer) -> None:
-        """Add all handlers to a server."""
         for name, handler in self._calls.items():
             server.add_call(SERVICE, name, self._unary(name, handler))
 

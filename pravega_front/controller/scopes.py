@@ -101,7 +101,6 @@ class Scopes:
     # --- asking ----------------------------------------------------------------------------------------------------
 
     def exists(self, scope: str) -> bool:
-        """Return whether the scope exists."""
         return scope in self._made or scope in self._streams or scope == SYSTEM_SCOPE
 
     def page(self, after: str, most: int) -> list[str]:

@@ -147,7 +147,6 @@ class Streams:
     # --- looking up ------------------------------------------------------------------------------------------------
 
     def find(self, scope: str, stream: str) -> Topic | None:
-        """Return the topic of a stream, or None."""
         return self._catalog.by_name("pravega", f"{scope}/{stream}")
 
     def get(self, info: Any) -> Topic:
@@ -233,7 +232,6 @@ class Streams:
         await self._catalog.set_config(topic.name, share, also, lambda: self._know(topic.name, raw, config))
 
     def has_tag(self, topic: Topic, tag: str) -> bool:
-        """Return whether a stream has a tag."""
         raw = self._configs.get(topic.name)
         # Most streams have no tags: search the encoded bytes before decoding.
         return raw is not None and tag.encode() in raw and tag in _StreamConfig.FromString(raw).tags.tag

@@ -67,7 +67,6 @@ class Owners:
         return self._owners.mine
 
     def slot_of(self, topic: str, partition: int) -> int:
-        """Return the slot of a partition."""
         return self._owners.slot_of(topic, partition)
 
     def beside_own(self) -> Beside | None:

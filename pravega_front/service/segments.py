@@ -164,7 +164,6 @@ class Segments:
         return segment if not segment.log.is_deleted else self.find(name)
 
     def slot_of(self, segment: Segment) -> int:
-        """Return the slot of a segment."""
         return self.owners.slot_of(segment.topic, segment.partition)
 
     def slot_of_name(self, name: str) -> int:

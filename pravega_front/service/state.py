@@ -58,7 +58,6 @@ class SegmentState:
         return await self._db.run(lambda connection: read_loose(connection, None))
 
     async def seal_loose(self, topic: str) -> None:
-        """Seal the loose segment in ``topic``."""
         note = self._db.changes.note(FOLLOWED, [topic])
 
         def change(connection: Connection) -> None:

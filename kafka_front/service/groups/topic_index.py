@@ -78,7 +78,6 @@ class TopicIndex:
         return None if topic is None else (topic.topic_id.bytes, len(topic.partitions))
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with this id."""
         topic = self._catalog.by_id.get(topic_id)
         return None if topic is None else topic.name
 

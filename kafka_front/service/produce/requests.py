@@ -99,7 +99,6 @@ class _Operation:
                 self.owner.finished(self)
 
     def refuse(self, response: _PartitionResponse, code: ErrorCode, message: str) -> None:
-        """Answer a partition with an error."""
         self.failed = True
         response.error_code = code
         response.error_message = message

@@ -112,7 +112,6 @@ class Code(Struct, frozen=True):
     code: int = 0
 
     def require(self) -> None:
-        """Raise the KafkaError."""
         if self.code:
             raise KafkaError(self.code)
 

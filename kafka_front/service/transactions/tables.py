@@ -61,7 +61,6 @@ def save(connection: Connection, row: Row, places: Iterable[Place], groups: Iter
 
 
 def store(connection: Connection, rows: Iterable[Row]) -> None:
-    """Store rows."""
     connection.executemany(_STORE, rows)
 
 

@@ -89,7 +89,6 @@ class KeyValueTables:
         return [name for (name,) in rows]
 
     async def any(self, scope: str) -> bool:
-        """Return whether a scope has tables."""
         return bool(await self.page(scope, "", 1))
 
     async def delete(self, scope: str, name: str, partitions: int) -> None:

@@ -336,7 +336,6 @@ class _Levels(Generic[M]):
         return member in self._loads
 
     def enter(self, member: M, load: int) -> None:
-        """Add a member."""
         self._loads[member] = load
         self._levels.setdefault(load, {})[member] = None
 

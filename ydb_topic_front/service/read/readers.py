@@ -176,7 +176,6 @@ class Readers:
         return list(self._by_consumer)
 
     def end_all(self, consumer: str, error: YdbError) -> None:
-        """End all sessions of a consumer."""
         for session in list(self._by_consumer.get(consumer, ())):
             session.end(error)
 
@@ -225,11 +224,9 @@ class Readers:
     # --- look-ups -------------------------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> ReadSession | None:
-        """Return the session with that id, or None."""
         return self._by_id.get(session_id)
 
     def owner(self, consumer: str, topic: str, partition: int) -> ReadSession | None:
-        """Return the session that has a partition for a consumer, or None."""
         share = self._shares.get((consumer, topic))
         return None if share is None else share.owner(partition)
 
@@ -354,7 +351,6 @@ class Readers:
         return CONSUMERS
 
     def summaries(self) -> Iterator[GroupSummary]:
-        """Yield a summary of each consumer that has sessions."""
         for consumer, sessions in [*self._by_consumer.items()]:
             yield self._summary(consumer, sessions)
 

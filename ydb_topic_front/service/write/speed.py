@@ -68,7 +68,6 @@ class WriteSpeeds:
         service.catalog.on_change.append(self._catalog_changed)
 
     def limits(self, topic: Topic) -> bool:
-        """Return whether the topic has a write speed."""
         return bool(self._topics.get_settings(topic.name).wanted.partition_write_speed_bytes_per_second)
 
     @property

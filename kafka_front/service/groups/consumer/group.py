@@ -344,5 +344,4 @@ def _meet(one: Partitions, other: Partitions) -> bool:
 
 
 def is_within(one: Partitions, other: Partitions) -> bool:
-    """Return whether all of ``one`` is in ``other``."""
     return all(numbers <= other.get(topic, frozenset()) for topic, numbers in one.items())

@@ -113,7 +113,6 @@ class ShareSessions:
         self.partitions += 1
 
     def remove(self, session: ShareSession, place: Place) -> None:
-        """Remove a partition from a session."""
         if place in session.partitions:
             del session.partitions[place]
             self.partitions -= 1

@@ -31,7 +31,6 @@ class Fenced(Exception):
 
 
 def create(connection: Connection) -> None:
-    """Create the tables."""
     for columns in (
         "share_groups (grp TEXT PRIMARY KEY)",
         "share_partitions (grp TEXT, topic_id BLOB, partition INTEGER, topic TEXT NOT NULL, epoch INTEGER NOT NULL, "
@@ -43,7 +42,6 @@ def create(connection: Connection) -> None:
 
 
 def erase_topic(connection: Connection, topic: str) -> None:
-    """Delete the share partitions of a deleted topic."""
     connection.execute("DELETE FROM front_kafka_share_partitions WHERE topic = ?", (topic,))
 
 
@@ -120,7 +118,6 @@ Row = tuple[bytes, int, int, list[StoredSpan]]
 
 
 def of_group(connection: Connection, group: str) -> list[Row]:
-    """Return all share partitions of a group."""
     return [
         (bytes(topic_id), partition, start, _decoder.decode(state))
         for topic_id, partition, start, state in connection.execute(
