@@ -24,14 +24,9 @@ from bridges.auth.tokens import Token, TokenError
 from kafka_front.context import DEFERRED, NO_RESPONSE, Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service import oauth_bearer
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
-from kafka_front.wire.messages import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 
 if TYPE_CHECKING:
     from bridges.auth.authenticator import Authenticator
@@ -72,7 +67,7 @@ class Sasl:
         if authenticator.takes_oauth:
             self._names.append(oauth_bearer.MECHANISM)
 
-    def handshake(self, ctx: Context, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    def handshake(self, ctx: Context, request: m.SaslHandshakeRequest) -> m.SaslHandshakeResponse:
         """Choose the client's mechanism."""
         code, attributes = ErrorCode.NONE, ctx.connection.attributes
         before: _Login | None = attributes.get(_LOGIN)
@@ -85,13 +80,15 @@ class Sasl:
         else:
             exchange = self._authenticator.scram(request.mechanism) if request.mechanism in MECHANISMS else None
             attributes[_LOGIN] = _Login(request.mechanism, exchange, before)
-        return SaslHandshakeResponse(error_code=code, mechanisms=list(self._names))
+        return m.SaslHandshakeResponse(error_code=code, mechanisms=list(self._names))
 
-    async def authenticate(self, ctx: Context, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse | Outcome:
+    async def authenticate(
+        self, ctx: Context, request: m.SaslAuthenticateRequest
+    ) -> m.SaslAuthenticateResponse | Outcome:
         """Take a message of the client's mechanism: the login ends, or goes on with the next message."""
         login = ctx.connection.attributes.get(_LOGIN)
         if not isinstance(login, _Login) or login.done:
-            return SaslAuthenticateResponse(
+            return m.SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="there is no login to go on with"
             )
         message = bytes(request.auth_bytes)
@@ -103,7 +100,7 @@ class Sasl:
                 return self._refused(ctx) if principal is None else self._accepted(ctx, login, principal, b"")
             if not login.started:
                 login.started = True
-                return SaslAuthenticateResponse(auth_bytes=login.exchange.first(message))
+                return m.SaslAuthenticateResponse(auth_bytes=login.exchange.first(message))
             answer = login.exchange.final(message)
             return self._accepted(ctx, login, self._authenticator.proved(login.exchange), answer)
         except ScramError:
@@ -115,7 +112,7 @@ class Sasl:
             ctx.connection.close(str(error), client_id=ctx.client_id)
             return DEFERRED
 
-    def _bearer(self, ctx: Context, login: _Login, message: bytes) -> SaslAuthenticateResponse | Outcome:
+    def _bearer(self, ctx: Context, login: _Login, message: bytes) -> m.SaslAuthenticateResponse | Outcome:
         """Check the token. An invalid one is answered first; the login fails when the client has acknowledged that."""
         if login.started:
             return self._refused(ctx, "Authentication failed: the token is not valid")
@@ -127,7 +124,7 @@ class Sasl:
         except (oauth_bearer.BadFirstMessage, TokenError):
             self._authenticator.refused()
             login.started = True
-            return SaslAuthenticateResponse(auth_bytes=oauth_bearer.REFUSED)
+            return m.SaslAuthenticateResponse(auth_bytes=oauth_bearer.REFUSED)
         return self._accepted(ctx, login, token.principal, b"", token)
 
     async def _plain(self, message: bytes, source: str) -> Principal | None:
@@ -144,7 +141,7 @@ class Sasl:
 
     def _accepted(
         self, ctx: Context, login: _Login, principal: Principal, answer: bytes, token: Token | None = None
-    ) -> SaslAuthenticateResponse | Outcome:
+    ) -> m.SaslAuthenticateResponse | Outcome:
         before, connection = login.before, ctx.connection
         seconds = self._seconds or math.inf
         if token is not None:
@@ -158,7 +155,7 @@ class Sasl:
             self._begin(connection, login, principal, "" if login.mechanism == _PLAIN else login.mechanism)
             login.exchange = None
             connection.logged_in(principal, monotonic() + seconds)
-        return SaslAuthenticateResponse(
+        return m.SaslAuthenticateResponse(
             auth_bytes=answer, session_lifetime_ms=int(seconds * 1000) if seconds < math.inf else 0
         )
 
@@ -174,7 +171,7 @@ class Sasl:
         ctx: Context,
         message: str = "Authentication failed: there is no such user, or the password is another one",
     ) -> Outcome:
-        ctx.respond(SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message))
+        ctx.respond(m.SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message))
         ctx.connection.close("the client is not who it says", client_id=ctx.client_id)
         return DEFERRED
 

@@ -13,16 +13,9 @@ from bridges.auth import Operation, ResourceKind
 from bridges.auth.rules import InvalidRule, Pattern, Rule, RuleFilter
 from bridges.catalog.access_rules import TooManyRules
 from kafka_front.dispatch import Registry
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
 
 if TYPE_CHECKING:
     from bridges.catalog.access_rules import AccessRules
@@ -64,13 +57,13 @@ _ALLOW_NUMBERS = {allow: number for number, allow in _ALLOWS.items()}
 _CLUSTER = "kafka-cluster"
 """Kafka's name of its only resource of the kind cluster; ours has none."""
 
-_Creation = CreateAclsRequest.AclCreation
-_Filter = DeleteAclsRequest.DeleteAclsFilter
-_Created = CreateAclsResponse.AclCreationResult
-_Deleted = DeleteAclsResponse.DeleteAclsFilterResult
-_Match = DeleteAclsResponse.DeleteAclsMatchingAcl
-_Described = DescribeAclsResponse.DescribeAclsResource
-_Description = DescribeAclsResponse.AclDescription
+_Creation = m.CreateAclsRequest.AclCreation
+_Filter = m.DeleteAclsRequest.DeleteAclsFilter
+_Created = m.CreateAclsResponse.AclCreationResult
+_Deleted = m.DeleteAclsResponse.DeleteAclsFilterResult
+_Match = m.DeleteAclsResponse.DeleteAclsMatchingAcl
+_Described = m.DescribeAclsResponse.DescribeAclsResource
+_Description = m.DescribeAclsResponse.AclDescription
 
 
 class Acls:
@@ -80,7 +73,7 @@ class Acls:
         self._access = service.access
         self._rules = rules
 
-    async def describe(self, ctx: Context, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    async def describe(self, ctx: Context, request: m.DescribeAclsRequest) -> m.DescribeAclsResponse:
         """Return the rules that match the request's filter, by resource."""
         self._access.require_node(ctx, Operation.DESCRIBE)
         resources: dict[tuple[ResourceKind, Pattern, str], _Described] = {}
@@ -94,9 +87,9 @@ class Acls:
                 )
             operation, permission = _OPERATION_NUMBERS[rule.operation], _ALLOW_NUMBERS[rule.allow]
             of.acls.append(_Description(rule.principal, rule.host, operation, permission))
-        return DescribeAclsResponse(resources=list(resources.values()))
+        return m.DescribeAclsResponse(resources=list(resources.values()))
 
-    async def create(self, ctx: Context, request: CreateAclsRequest) -> CreateAclsResponse:
+    async def create(self, ctx: Context, request: m.CreateAclsRequest) -> m.CreateAclsResponse:
         """Add every valid rule; an invalid one gets an error that says what is wrong."""
         self._access.require_node(ctx, Operation.ALTER)
         results: list[_Created] = []
@@ -111,9 +104,9 @@ class Acls:
             await self._rules.add(rules)
         except TooManyRules as error:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, str(error)) from None
-        return CreateAclsResponse(results=results)
+        return m.CreateAclsResponse(results=results)
 
-    async def delete(self, ctx: Context, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    async def delete(self, ctx: Context, request: m.DeleteAclsRequest) -> m.DeleteAclsResponse:
         """Remove the rules that match any of the filters."""
         self._access.require_node(ctx, Operation.ALTER)
         results: list[_Deleted] = []
@@ -139,7 +132,7 @@ class Acls:
                         permission_type=_ALLOW_NUMBERS[rule.allow],
                     )
                 )
-        return DeleteAclsResponse(filter_results=results)
+        return m.DeleteAclsResponse(filter_results=results)
 
 
 def _rule(one: _Creation) -> Rule:
@@ -158,7 +151,7 @@ def _rule(one: _Creation) -> Rule:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
-def _filter(one: _Filter | DescribeAclsRequest) -> RuleFilter:
+def _filter(one: _Filter | m.DescribeAclsRequest) -> RuleFilter:
     """Return the filter of a request. Raises KafkaError."""
     number = one.pattern_type_filter
     try:

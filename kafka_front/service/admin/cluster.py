@@ -23,32 +23,9 @@ from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.api_versions import finalized_features
 from kafka_front.service.log_errors import failure_of
 from kafka_front.service.once import Once
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -60,8 +37,8 @@ _METADATA_TOPIC = "__cluster_metadata"
 _MAX_PAGE = 2000
 """Most partitions in one page of DescribeTopicPartitions, whatever the client allows (KIP-966)."""
 
-_PageTopic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
-_PagePartition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+_PageTopic = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+_PagePartition = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
 class Cluster:
@@ -73,26 +50,26 @@ class Cluster:
         self._logs = service.logs
         self._access = service.access
 
-    async def describe(self, ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    async def describe(self, ctx: Context, request: m.DescribeClusterRequest) -> m.DescribeClusterResponse:
         if request.endpoint_type == _CONTROLLERS:
-            return DescribeClusterResponse(
+            return m.DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
                 error_message="this listener is for clients of brokers, not of controllers",
                 endpoint_type=request.endpoint_type,
             )
         if request.endpoint_type != _BROKERS:
-            return DescribeClusterResponse(
+            return m.DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message=f"endpoint type {request.endpoint_type} is unknown",
                 endpoint_type=request.endpoint_type,
             )
         await self._service.brokers.await_known()
         brokers = self._service.brokers.all(ctx.connection)
-        return DescribeClusterResponse(
+        return m.DescribeClusterResponse(
             cluster_id=self._service.cluster_id,
             controller_id=brokers[0].node_id,
             brokers=[
-                DescribeClusterResponse.DescribeClusterBroker(
+                m.DescribeClusterResponse.DescribeClusterBroker(
                     broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
                 )
                 for broker in brokers
@@ -102,7 +79,7 @@ class Cluster:
             ),
         )
 
-    async def update_features(self, ctx: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    async def update_features(self, ctx: Context, request: m.UpdateFeaturesRequest) -> m.UpdateFeaturesResponse:
         """Accept a feature level that is in force already, as a broker does, and refuse any other (UpdateFeatures,
         KIP-584)."""
         levels = finalized_features(self._service.settings.transaction_version)
@@ -115,12 +92,12 @@ class Cluster:
                     ErrorCode.INVALID_UPDATE_VERSION,
                     f"feature {name[:100]!r} cannot have level {wanted.max_version_level}: {has}{setting}",
                 )
-        row = UpdateFeaturesResponse.UpdatableFeatureResult
-        return UpdateFeaturesResponse(results=[row(wanted.feature) for wanted in request.feature_updates])
+        row = m.UpdateFeaturesResponse.UpdatableFeatureResult
+        return m.UpdateFeaturesResponse(results=[row(wanted.feature) for wanted in request.feature_updates])
 
     # --- disk -------------------------------------------------------------------------------------------------------
 
-    async def log_dirs(self, ctx: Context, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    async def log_dirs(self, ctx: Context, request: m.DescribeLogDirsRequest) -> m.DescribeLogDirsResponse:
         wanted: Iterable[tuple[str, Iterable[int]]]
         if request.topics is None:
             wanted = ((topic.name, range(len(topic.partitions))) for topic in list(self._catalog.topics.values()))
@@ -129,7 +106,7 @@ class Cluster:
             wanted = ((one.topic, one.partitions) for one in named.values())
         path = self._service.node.data_dir.resolve()
         disk = await asyncio.to_thread(os.statvfs, path)
-        result = DescribeLogDirsResponse.DescribeLogDirsResult(
+        result = m.DescribeLogDirsResponse.DescribeLogDirsResult(
             log_dir=str(path),
             total_bytes=disk.f_blocks * disk.f_frsize,
             usable_bytes=disk.f_bavail * disk.f_frsize,
@@ -137,22 +114,24 @@ class Cluster:
         async for name, partitions in in_turns(wanted):
             logs = await self._opened(self._logs.get(name, index) for index in dict.fromkeys(partitions))
             rows = [
-                DescribeLogDirsResponse.DescribeLogDirsPartition(
+                m.DescribeLogDirsResponse.DescribeLogDirsPartition(
                     partition_index=log.partition, partition_size=log.size_bytes
                 )
                 for log in logs
             ]
             if rows:
-                result.topics.append(DescribeLogDirsResponse.DescribeLogDirsTopic(name, rows))
-        return DescribeLogDirsResponse(results=[result])
+                result.topics.append(m.DescribeLogDirsResponse.DescribeLogDirsTopic(name, rows))
+        return m.DescribeLogDirsResponse(results=[result])
 
-    async def alter_log_dirs(self, ctx: Context, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    async def alter_log_dirs(
+        self, ctx: Context, request: m.AlterReplicaLogDirsRequest
+    ) -> m.AlterReplicaLogDirsResponse:
         """Accept replicas in the directory that they are in already: a node has one."""
         own = str(self._service.node.data_dir.resolve())
-        topics: dict[str, AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult] = {}
+        topics: dict[str, m.AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult] = {}
         async for wanted in in_turns(request.dirs):
             async for topic in in_turns(wanted.topics):
-                of = AlterReplicaLogDirsResponse
+                of = m.AlterReplicaLogDirsResponse
                 result = topics.setdefault(topic.name, of.AlterReplicaLogDirTopicResult(topic.name))
                 async for index in in_turns(topic.partitions):
                     code = ErrorCode.NONE
@@ -163,7 +142,7 @@ class Cluster:
                     elif self._service.brokers.leader(topic.name, index) != self._service.node_id:
                         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                     result.partitions.append(of.AlterReplicaLogDirPartitionResult(index, code))
-        return AlterReplicaLogDirsResponse(results=list(topics.values()))
+        return m.AlterReplicaLogDirsResponse(results=list(topics.values()))
 
     async def _opened(self, logs: Iterable[PartitionLog | None]) -> list[PartitionLog]:
         """Open ``logs``; return those that exist and could be opened."""
@@ -180,39 +159,39 @@ class Cluster:
 
     # --- leaders and replicas -----------------------------------------------------------------------------------------
 
-    async def elect_leaders(self, ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        response = ElectLeadersResponse()
+    async def elect_leaders(self, ctx: Context, request: m.ElectLeadersRequest) -> m.ElectLeadersResponse:
+        response = m.ElectLeadersResponse()
         # Asked about all partitions, a broker lists only those whose leader changed: here none ever does.
         async for one in in_turns(request.topic_partitions or []):
-            result = ElectLeadersResponse.ReplicaElectionResult(one.topic)
+            result = m.ElectLeadersResponse.ReplicaElectionResult(one.topic)
             response.replica_election_results.append(result)
             async for index in in_turns(one.partitions):
                 if self._catalog.stream_of(one.topic, index) is None:
                     code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
                 else:
                     code, text = ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already"
-                result.partition_result.append(ElectLeadersResponse.PartitionResult(index, code, text))
+                result.partition_result.append(m.ElectLeadersResponse.PartitionResult(index, code, text))
         return response
 
     def reassignments(
-        self, ctx: Context, request: ListPartitionReassignmentsRequest
-    ) -> ListPartitionReassignmentsResponse:
-        return ListPartitionReassignmentsResponse()
+        self, ctx: Context, request: m.ListPartitionReassignmentsRequest
+    ) -> m.ListPartitionReassignmentsResponse:
+        return m.ListPartitionReassignmentsResponse()
 
     async def reassign(
-        self, ctx: Context, request: AlterPartitionReassignmentsRequest
-    ) -> AlterPartitionReassignmentsResponse:
+        self, ctx: Context, request: m.AlterPartitionReassignmentsRequest
+    ) -> m.AlterPartitionReassignmentsResponse:
         # The flag makes no difference where there is one replica.
-        response = AlterPartitionReassignmentsResponse(
+        response = m.AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change
         )
         async for topic in in_turns(request.topics):
-            answer = AlterPartitionReassignmentsResponse.ReassignableTopicResponse(topic.name)
+            answer = m.AlterPartitionReassignmentsResponse.ReassignableTopicResponse(topic.name)
             response.responses.append(answer)
             async for partition in in_turns(topic.partitions):
                 code, text = self._reassigned(topic.name, partition.partition_index, partition.replicas)
                 answer.partitions.append(
-                    AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+                    m.AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
                         partition.partition_index, code, text
                     )
                 )
@@ -231,10 +210,10 @@ class Cluster:
     # --- partitions and producers ------------------------------------------------------------------------------------
 
     async def topic_partitions(
-        self, ctx: Context, request: DescribeTopicPartitionsRequest
-    ) -> DescribeTopicPartitionsResponse:
+        self, ctx: Context, request: m.DescribeTopicPartitionsRequest
+    ) -> m.DescribeTopicPartitionsResponse:
         """Return partitions in the order of topic names, from the cursor on, as many as fit a page."""
-        response = DescribeTopicPartitionsResponse()
+        response = m.DescribeTopicPartitionsResponse()
         named, _ = await by_name(request.topics, lambda topic: topic.name)
         cursor = request.cursor
         room = min(max(request.response_partition_limit, 1), _MAX_PAGE)
@@ -253,7 +232,7 @@ class Cluster:
                 continue
             start = max(cursor.partition_index, 0) if cursor is not None and name == cursor.topic_name else 0
             if not room:
-                response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, start)
+                response.next_cursor = m.DescribeTopicPartitionsResponse.Cursor(name, start)
                 break
             end = min(start + room, len(topic.partitions))
             response.topics.append(
@@ -267,7 +246,7 @@ class Cluster:
             )
             room -= max(end - start, 0)
             if end < len(topic.partitions):
-                response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, end)
+                response.next_cursor = m.DescribeTopicPartitionsResponse.Cursor(name, end)
                 break
         return response
 
@@ -285,14 +264,14 @@ class Cluster:
             last_known_elr=[],
         )
 
-    async def producers(self, ctx: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
-        response = DescribeProducersResponse()
+    async def producers(self, ctx: Context, request: m.DescribeProducersRequest) -> m.DescribeProducersResponse:
+        response = m.DescribeProducersResponse()
         once = Once()
         async for topic in in_turns(request.topics):
-            answer = DescribeProducersResponse.TopicResponse(topic.name)
+            answer = m.DescribeProducersResponse.TopicResponse(topic.name)
             response.topics.append(answer)
             async for index in in_turns(topic.partition_indexes):
-                result = DescribeProducersResponse.PartitionResponse(index)
+                result = m.DescribeProducersResponse.PartitionResponse(index)
                 answer.partitions.append(result)
                 try:
                     once.name((topic.name, index))
@@ -303,7 +282,7 @@ class Cluster:
                 once.rows(len(result.active_producers))
         return response
 
-    async def _find_producers(self, topic: str, result: DescribeProducersResponse.PartitionResponse) -> None:
+    async def _find_producers(self, topic: str, result: m.DescribeProducersResponse.PartitionResponse) -> None:
         """Add the producers of a partition to its part of the answer. Raises KafkaError, LogError."""
         log = self._logs.get(topic, result.partition_index)
         if log is None:
@@ -315,7 +294,7 @@ class Cluster:
             if row is not None:
                 state = kafka_producer(key, row)
                 result.active_producers.append(
-                    DescribeProducersResponse.ProducerState(
+                    m.DescribeProducersResponse.ProducerState(
                         producer_id=state.producer_id,
                         producer_epoch=state.epoch,
                         last_sequence=state.batches[-1].last_sequence,
@@ -327,7 +306,7 @@ class Cluster:
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
-    async def unregister(self, ctx: Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+    async def unregister(self, ctx: Context, request: m.UnregisterBrokerRequest) -> m.UnregisterBrokerResponse:
         """Refuse to forget a node that serves (UnregisterBroker); one that has stopped is forgotten by itself."""
         await self._service.brokers.await_known()
         if self._service.brokers.find(request.broker_id, ctx.connection) is None:
@@ -338,27 +317,27 @@ class Cluster:
 
     # --- quorum -----------------------------------------------------------------------------------------------------
 
-    async def quorum(self, ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    async def quorum(self, ctx: Context, request: m.DescribeQuorumRequest) -> m.DescribeQuorumResponse:
         """Answer DescribeQuorum (KIP-595): this node is the only voter, and its database is the metadata log."""
         first = request.topics[:2]
         asked = [(topic.topic_name, [p.partition_index for p in topic.partitions[:2]]) for topic in first]
         known = asked == [(_METADATA_TOPIC, [0])]
-        response = DescribeQuorumResponse(error_message="")
+        response = m.DescribeQuorumResponse(error_message="")
         turns = Turns()
         for topic in request.topics:
-            rows: list[DescribeQuorumResponse.PartitionData] = []
+            rows: list[m.DescribeQuorumResponse.PartitionData] = []
             for partition in topic.partitions:
                 await turns.rest()
                 rows.append(self._quorum_of(partition.partition_index, known))
-            response.topics.append(DescribeQuorumResponse.TopicData(topic.topic_name, rows))
+            response.topics.append(m.DescribeQuorumResponse.TopicData(topic.topic_name, rows))
         if known:
             host, port = ctx.connection.advertised
-            listener = DescribeQuorumResponse.Listener("PLAINTEXT", host, port)
-            response.nodes.append(DescribeQuorumResponse.Node(self._service.node_id, [listener]))
+            listener = m.DescribeQuorumResponse.Listener("PLAINTEXT", host, port)
+            response.nodes.append(m.DescribeQuorumResponse.Node(self._service.node_id, [listener]))
         return response
 
-    def _quorum_of(self, partition: int, known: bool) -> DescribeQuorumResponse.PartitionData:
-        row = DescribeQuorumResponse.PartitionData(partition_index=partition, error_message="")
+    def _quorum_of(self, partition: int, known: bool) -> m.DescribeQuorumResponse.PartitionData:
+        row = m.DescribeQuorumResponse.PartitionData(partition_index=partition, error_message="")
         if not known:
             row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             row.error_message = f"the quorum is that of partition 0 of {_METADATA_TOPIC}"
@@ -367,7 +346,7 @@ class Cluster:
         row.leader_id, row.high_watermark = self._service.node_id, end
         row.leader_epoch = self._service.node.owners.epoch(0)
         row.current_voters = [
-            DescribeQuorumResponse.ReplicaState(
+            m.DescribeQuorumResponse.ReplicaState(
                 replica_id=self._service.node_id,
                 log_end_offset=end,
                 last_fetch_timestamp=now_ms,

@@ -22,18 +22,9 @@ from kafka_front.dispatch import Registry
 from kafka_front.service.admin.own_configs import OwnConfigs
 from kafka_front.service.log_errors import failure_of
 from kafka_front.service.once import Once, repeated
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -41,12 +32,12 @@ if TYPE_CHECKING:
 
 Changes = dict[str, str | None]
 _Resource = TypeVar(
-    "_Resource", AlterConfigsRequest.AlterConfigsResource, IncrementalAlterConfigsRequest.AlterConfigsResource
+    "_Resource", m.AlterConfigsRequest.AlterConfigsResource, m.IncrementalAlterConfigsRequest.AlterConfigsResource
 )
 _Altered = TypeVar(
     "_Altered",
-    AlterConfigsResponse.AlterConfigsResourceResponse,
-    IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
+    m.AlterConfigsResponse.AlterConfigsResourceResponse,
+    m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
 )
 """New values by key; None takes the key's own value away."""
 _MOST_CONFIGS = 1_000
@@ -73,8 +64,8 @@ class Change(IntEnum):
     SUBTRACT = 3
 
 
-_Row = DescribeConfigsResponse.DescribeConfigsResourceResult
-_DescribeResult = DescribeConfigsResponse.DescribeConfigsResult
+_Row = m.DescribeConfigsResponse.DescribeConfigsResourceResult
+_DescribeResult = m.DescribeConfigsResponse.DescribeConfigsResult
 
 
 class Configs:
@@ -92,7 +83,7 @@ class Configs:
 
     # --- describing -------------------------------------------------------------------------------------------------
 
-    async def describe(self, ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    async def describe(self, ctx: Context, request: m.DescribeConfigsRequest) -> m.DescribeConfigsResponse:
         results = []
         once = Once()
         async for resource in in_turns(request.resources):
@@ -118,7 +109,7 @@ class Configs:
                     if not wanted or value.name in wanted
                 ]
                 once.rows(len(result.configs) * (4 if request.include_synonyms else 1))
-        return DescribeConfigsResponse(results=results)
+        return m.DescribeConfigsResponse(results=results)
 
     def _values(self, kind: int, name: str) -> Iterable[ConfigValue]:
         catalog = self._catalog
@@ -162,7 +153,7 @@ class Configs:
         if name != str(self._service.node_id):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {self._service.node_id}, not {name!r}")
 
-    async def resources(self, ctx: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    async def resources(self, ctx: Context, request: m.ListConfigResourcesRequest) -> m.ListConfigResourcesResponse:
         """Return the resources that have a configuration to describe (ListConfigResources); of groups only those that
         have set one.
 
@@ -172,8 +163,8 @@ class Configs:
         if not kinds and ctx.version:
             kinds = {int(kind) for kind in Resource}
         if kinds - {int(kind) for kind in Resource}:
-            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        row = ListConfigResourcesResponse.ConfigResource
+            return m.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        row = m.ListConfigResourcesResponse.ConfigResource
         node_id = str(self._service.node_id)
         found = [row(node_id, kind) for kind in (Resource.BROKER_LOGGER, Resource.BROKER) if kind in kinds]
         for kind in kinds & self._named.keys():
@@ -182,29 +173,29 @@ class Configs:
         if Resource.TOPIC in kinds:
             async for name in in_turns(list(self._catalog.topics)):
                 found.append(row(name, Resource.TOPIC))
-        return ListConfigResourcesResponse(config_resources=found)
+        return m.ListConfigResourcesResponse(config_resources=found)
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    async def alter(self, ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    async def alter(self, ctx: Context, request: m.AlterConfigsRequest) -> m.AlterConfigsResponse:
         """Replace all of a resource's own values (the older request, which kafkajs and librdkafka still use)."""
 
-        def changes(one: AlterConfigsRequest.AlterConfigsResource) -> Changes:
+        def changes(one: m.AlterConfigsRequest.AlterConfigsResource) -> Changes:
             changed: Changes = dict.fromkeys(self._own(one.resource_type, one.resource_name))
             for config in one.configs:
                 changed[config.name] = _required(config.name, config.value)
             return changed
 
-        kind = AlterConfigsResponse.AlterConfigsResourceResponse
+        kind = m.AlterConfigsResponse.AlterConfigsResourceResponse
         results = await self._alter_each(ctx, request.resources, changes, kind, request.validate_only)
-        return AlterConfigsResponse(responses=results)
+        return m.AlterConfigsResponse(responses=results)
 
     async def incremental_alter(
-        self, ctx: Context, request: IncrementalAlterConfigsRequest
-    ) -> IncrementalAlterConfigsResponse:
-        kind = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+        self, ctx: Context, request: m.IncrementalAlterConfigsRequest
+    ) -> m.IncrementalAlterConfigsResponse:
+        kind = m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
         results = await self._alter_each(ctx, request.resources, self._changes, kind, request.validate_only)
-        return IncrementalAlterConfigsResponse(responses=results)
+        return m.IncrementalAlterConfigsResponse(responses=results)
 
     async def _alter_each(
         self,
@@ -231,7 +222,7 @@ class Configs:
                 result.error_code, result.error_message = failure_of(ctx.key, error)
         return results
 
-    def _changes(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Changes:
+    def _changes(self, resource: m.IncrementalAlterConfigsRequest.AlterConfigsResource) -> Changes:
         """Return the changes that a list of operations makes. Raises KafkaError, LogError."""
         if names := repeated(config.name for config in resource.configs):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"configuration {min(map(str, names))!r} occurs twice")
@@ -321,7 +312,7 @@ class Configs:
 
 
 def _check_length(
-    configs: Sequence[AlterConfigsRequest.AlterableConfig | IncrementalAlterConfigsRequest.AlterableConfig],
+    configs: Sequence[m.AlterConfigsRequest.AlterableConfig | m.IncrementalAlterConfigsRequest.AlterableConfig],
 ) -> None:
     """Raise KafkaError for more configurations than any resource has: the rest of the work takes time for each, and for
     each character."""
@@ -352,7 +343,7 @@ def _row(value: ConfigValue, synonyms: bool, documentation: bool) -> _Row:
     )
     if synonyms:
         row.synonyms = [
-            DescribeConfigsResponse.DescribeConfigsSynonym(name, None if hidden else text, int(source))
+            m.DescribeConfigsResponse.DescribeConfigsSynonym(name, None if hidden else text, int(source))
             for name, text, source in value.synonyms
         ]
     return row

@@ -9,14 +9,9 @@ from bridges.auth import Operation
 from bridges.auth.quotas import QuotaError, check, entity_of, key_of, parts_of
 from bridges.catalog.client_quotas import Change, TooManyQuotas
 from kafka_front.dispatch import Registry
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
 
 if TYPE_CHECKING:
     from bridges.catalog.client_quotas import ClientQuotas
@@ -28,11 +23,11 @@ _ENTITIES = ("user", "client-id", "ip")
 _MOST_PARTS = 16
 """Most parts of an entity in a request; beyond that the whole request fails, not the entity alone."""
 
-_Told = DescribeClientQuotasResponse.EntryData
-_ToldPart = DescribeClientQuotasResponse.EntityData
-_ToldValue = DescribeClientQuotasResponse.ValueData
-_Altered = AlterClientQuotasResponse.EntryData
-_AlteredPart = AlterClientQuotasResponse.EntityData
+_Told = m.DescribeClientQuotasResponse.EntryData
+_ToldPart = m.DescribeClientQuotasResponse.EntityData
+_ToldValue = m.DescribeClientQuotasResponse.ValueData
+_Altered = m.AlterClientQuotasResponse.EntryData
+_AlteredPart = m.AlterClientQuotasResponse.EntityData
 
 
 class ClientQuotaHandlers:
@@ -41,21 +36,21 @@ class ClientQuotaHandlers:
     def __init__(self, quotas: ClientQuotas) -> None:
         self._quotas = quotas
 
-    async def describe(self, ctx: Context, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
+    async def describe(self, ctx: Context, request: m.DescribeClientQuotasRequest) -> m.DescribeClientQuotasResponse:
         """Return the quotas that match the filter. No match is an empty list, not null, on which the Java client fails
         (rule 10)."""
         code, text = _wrong(request.components)
         if code:
-            return DescribeClientQuotasResponse(error_code=code, error_message=text, entries=None)
+            return m.DescribeClientQuotasResponse(error_code=code, error_message=text, entries=None)
         parts = {one.entity_type: one.match for one in request.components if one.match_type != _ANY}
         kinds = [one.entity_type for one in request.components if one.match_type == _ANY]
         entries: list[_Told] = []
         async for entity, values in in_turns(await self._quotas.find(parts, kinds, exactly=request.strict)):
             told = [_ToldPart(kind, name) for kind, name in parts_of(entity).items()]
             entries.append(_Told(told, [_ToldValue(key.value, value) for key, value in values.items()]))
-        return DescribeClientQuotasResponse(error_message="", entries=entries)
+        return m.DescribeClientQuotasResponse(error_message="", entries=entries)
 
-    async def alter(self, ctx: Context, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+    async def alter(self, ctx: Context, request: m.AlterClientQuotasRequest) -> m.AlterClientQuotasResponse:
         """Apply every entity's valid changes; an invalid one gets an error that says what is wrong."""
         changes: list[Change] = []
         results: list[_Altered] = []
@@ -75,10 +70,10 @@ class ClientQuotaHandlers:
                 await self._quotas.alter(changes)
             except TooManyQuotas as error:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, str(error)) from None
-        return AlterClientQuotasResponse(entries=results)
+        return m.AlterClientQuotasResponse(entries=results)
 
 
-def _changes(entry: AlterClientQuotasRequest.EntryData) -> list[Change]:
+def _changes(entry: m.AlterClientQuotasRequest.EntryData) -> list[Change]:
     """Return the changes of an entry. Raises QuotaError."""
     parts = {one.entity_type: one.entity_name for one in entry.entity}
     if len(parts) < len(entry.entity):
@@ -93,7 +88,7 @@ def _changes(entry: AlterClientQuotasRequest.EntryData) -> list[Change]:
     return changes
 
 
-def _wrong(components: list[DescribeClientQuotasRequest.ComponentData]) -> tuple[ErrorCode, str]:
+def _wrong(components: list[m.DescribeClientQuotasRequest.ComponentData]) -> tuple[ErrorCode, str]:
     """Return the code and text of the first error in a filter, in the order in which a broker checks; NONE without
     one."""
     seen: set[str] = set()

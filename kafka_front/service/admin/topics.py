@@ -12,18 +12,9 @@ from bridges.catalog.topics.topic import Topic
 from bridges.errors import LogError, OffsetOutOfRange
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import code_of, failure_of
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -35,10 +26,10 @@ _PARTITIONS_PER_REQUEST = 10_000
 _HIGH_WATERMARK = -1
 _NO_ID = bytes(16)
 
-_NewTopic = CreateTopicsRequest.CreatableTopic
-_CreateResult = CreateTopicsResponse.CreatableTopicResult
-_DeleteResult = DeleteTopicsResponse.DeletableTopicResult
-_PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
+_NewTopic = m.CreateTopicsRequest.CreatableTopic
+_CreateResult = m.CreateTopicsResponse.CreatableTopicResult
+_DeleteResult = m.DeleteTopicsResponse.DeletableTopicResult
+_PartitionsResult = m.CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
 class Topics:
@@ -60,7 +51,7 @@ class Topics:
 
     # --- creating ---------------------------------------------------------------------------------------------------
 
-    async def create(self, ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def create(self, ctx: Context, request: m.CreateTopicsRequest) -> m.CreateTopicsResponse:
         first, twice = await by_name(request.topics, lambda topic: topic.name)
         too_many = await self._too_many(first.values())
         results = await gathered(
@@ -68,7 +59,7 @@ class Topics:
             for topic in first.values()
         )
         _tell_retriable(results)
-        return CreateTopicsResponse(topics=results)
+        return m.CreateTopicsResponse(topics=results)
 
     async def _too_many(self, wanted: Iterable[_NewTopic]) -> bool:
         """Return whether the request asks for more partitions than a broker creates at once."""
@@ -146,7 +137,7 @@ class Topics:
         for key in topic_config.TOPIC_CONFIGS:
             value = topic_config.resolve(key, config, catalog.node_config, catalog.options.static)
             rows.append(
-                CreateTopicsResponse.CreatableTopicConfigs(
+                m.CreateTopicsResponse.CreatableTopicConfigs(
                     name=key,
                     value=None if value.definition.sensitive else value.value,
                     read_only=value.read_only,
@@ -158,16 +149,16 @@ class Topics:
             name=name, topic_id=topic_id, num_partitions=partitions, replication_factor=1, configs=rows
         )
 
-    async def create_partitions(self, ctx: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    async def create_partitions(self, ctx: Context, request: m.CreatePartitionsRequest) -> m.CreatePartitionsResponse:
         first, twice = await by_name(request.topics, lambda topic: topic.name)
         results = await gathered(
             self._add_partitions(ctx, topic, topic.name in twice, request.validate_only) for topic in first.values()
         )
         _tell_retriable(results)
-        return CreatePartitionsResponse(results=results)
+        return m.CreatePartitionsResponse(results=results)
 
     async def _add_partitions(
-        self, ctx: Context, wanted: CreatePartitionsRequest.CreatePartitionsTopic, twice: bool, validate_only: bool
+        self, ctx: Context, wanted: m.CreatePartitionsRequest.CreatePartitionsTopic, twice: bool, validate_only: bool
     ) -> _PartitionsResult:
         try:
             if twice:
@@ -192,17 +183,17 @@ class Topics:
 
     # --- deleting ---------------------------------------------------------------------------------------------------
 
-    async def delete(self, ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        state = DeleteTopicsRequest.DeleteTopicState
+    async def delete(self, ctx: Context, request: m.DeleteTopicsRequest) -> m.DeleteTopicsResponse:
+        state = m.DeleteTopicsRequest.DeleteTopicState
         wanted = request.topics
         if ctx.version < 6:
             wanted = [state(name=name) async for name in in_turns(request.topic_names)]
         _, twice = await by_name(wanted, self._identity)
         results = await gathered(self._delete_one(ctx, one, self._identity(one) in twice) for one in wanted)
         _tell_retriable(results)
-        return DeleteTopicsResponse(responses=results)
+        return m.DeleteTopicsResponse(responses=results)
 
-    def _identity(self, wanted: DeleteTopicsRequest.DeleteTopicState) -> object:
+    def _identity(self, wanted: m.DeleteTopicsRequest.DeleteTopicState) -> object:
         """Return the same value for a topic's name and its id."""
         if wanted.name is not None:
             return wanted.name
@@ -210,7 +201,7 @@ class Topics:
         return wanted.topic_id if found is None else found.name
 
     async def _delete_one(
-        self, ctx: Context, wanted: DeleteTopicsRequest.DeleteTopicState, twice: bool
+        self, ctx: Context, wanted: m.DeleteTopicsRequest.DeleteTopicState, twice: bool
     ) -> _DeleteResult:
         result = _DeleteResult(name=wanted.name, topic_id=wanted.topic_id)
         topic: Topic | None
@@ -240,14 +231,14 @@ class Topics:
             result.name, result.topic_id = topic.name, topic.topic_id.bytes
         return result
 
-    async def delete_records(self, ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        response = DeleteRecordsResponse()
+    async def delete_records(self, ctx: Context, request: m.DeleteRecordsRequest) -> m.DeleteRecordsResponse:
+        response = m.DeleteRecordsResponse()
         work = []
         async for topic in in_turns(request.topics):
-            answer = DeleteRecordsResponse.DeleteRecordsTopicResult(topic.name)
+            answer = m.DeleteRecordsResponse.DeleteRecordsTopicResult(topic.name)
             response.topics.append(answer)
             async for partition in in_turns(topic.partitions):
-                result = DeleteRecordsResponse.DeleteRecordsPartitionResult(partition.partition_index, -1)
+                result = m.DeleteRecordsResponse.DeleteRecordsPartitionResult(partition.partition_index, -1)
                 answer.partitions.append(result)
                 if not self._access.topic(ctx, Operation.DELETE, topic.name):
                     result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -256,7 +247,9 @@ class Topics:
         await gathered(self._trim(*one) for one in work)
         return response
 
-    async def _trim(self, topic: str, offset: int, result: DeleteRecordsResponse.DeleteRecordsPartitionResult) -> None:
+    async def _trim(
+        self, topic: str, offset: int, result: m.DeleteRecordsResponse.DeleteRecordsPartitionResult
+    ) -> None:
         log = self._logs.get(topic, result.partition_index)
         if log is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

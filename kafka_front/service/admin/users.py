@@ -18,14 +18,9 @@ from bridges.auth import Operation
 from bridges.auth.scram import ScramKeys
 from bridges.auth.users import User, UsersError, check_name
 from kafka_front.dispatch import Registry
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-)
 
 if TYPE_CHECKING:
     from bridges.auth.authenticator import Authenticator
@@ -43,10 +38,10 @@ _MOST_SALT = 1024
 _MOST_USERS = 10_000
 """Most users beyond which requests add none (the command line may), and most changes in one request."""
 
-_Credentials = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
-_Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
-_Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
-_Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+_Credentials = m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+_Deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+_Upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+_Result = m.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
 class _Refused(Exception):
@@ -132,8 +127,8 @@ class Credentials:
         self._authenticator = authenticator
 
     async def describe(
-        self, ctx: Context, request: DescribeUserScramCredentialsRequest
-    ) -> DescribeUserScramCredentialsResponse:
+        self, ctx: Context, request: m.DescribeUserScramCredentialsRequest
+    ) -> m.DescribeUserScramCredentialsResponse:
         """Describe the credentials of the users that the request names, or of all users that have any."""
         users = self._authenticator.users
         if not request.users:
@@ -150,15 +145,17 @@ class Credentials:
                 code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there are no credentials of {name[:100]!r}"
             else:
                 kept = [
-                    DescribeUserScramCredentialsResponse.CredentialInfo(_MECHANISMS[mechanism], keys.iterations)
+                    m.DescribeUserScramCredentialsResponse.CredentialInfo(_MECHANISMS[mechanism], keys.iterations)
                     for mechanism, keys in user.scram.items()
                 ]
                 results.append(_Credentials(user=name, credential_infos=kept))
                 continue
             results.append(_Credentials(user=name, error_code=code, error_message=text))
-        return DescribeUserScramCredentialsResponse(error_message="", results=results)
+        return m.DescribeUserScramCredentialsResponse(error_message="", results=results)
 
-    async def alter(self, ctx: Context, request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
+    async def alter(
+        self, ctx: Context, request: m.AlterUserScramCredentialsRequest
+    ) -> m.AlterUserScramCredentialsResponse:
         """Set and delete credentials; the users file has the changes before the answer."""
         changes = _Changes()
         wanted: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]
@@ -180,7 +177,7 @@ class Credentials:
             refused = changes.refused.get(name)
             code, text = (ErrorCode.NONE, None) if refused is None else (refused.code, str(refused))
             results.append(_Result(user=name, error_code=code, error_message=text))
-        return AlterUserScramCredentialsResponse(results=results)
+        return m.AlterUserScramCredentialsResponse(results=results)
 
 
 def register(registry: Registry, service: KafkaService) -> None:

@@ -17,14 +17,9 @@ from bridges.errors import LogError, NotOwner
 from bridges.log.partition.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import code_of
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
-from kafka_front.wire.messages import (
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -43,8 +38,8 @@ _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TI
 _NEVER = 1 << 15
 _OWNERS_S = 2.0
 """Seconds that a request waits for other nodes' answers, all partitions together."""
-_Offset = ListOffsetsResponse.ListOffsetsPartitionResponse
-_EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
+_Offset = m.ListOffsetsResponse.ListOffsetsPartitionResponse
+_EpochEnd = m.OffsetForLeaderEpochResponse.EpochEndOffset
 
 
 _FORBIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -66,16 +61,16 @@ class Offsets:
         self._loop = service.loop
         self._access = service.access
 
-    async def list_offsets(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    async def list_offsets(self, ctx: Context, request: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
         with ctx.connection.awaited():  # a search by time may have to read much
             return await self._list(ctx, request)
 
-    async def _list(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        response = ListOffsetsResponse()
+    async def _list(self, ctx: Context, request: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
+        response = m.ListOffsetsResponse()
         turns = Turns()
         until = self._loop.time() + _OWNERS_S
         for topic in request.topics:
-            answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
+            answer = m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answer)
             allowed = self._access.topic(ctx, Operation.DESCRIBE, topic.name)
             for asked in topic.partitions:
@@ -91,10 +86,10 @@ class Offsets:
         self,
         version: int,
         topic: str,
-        asked: ListOffsetsRequest.ListOffsetsPartition,
+        asked: m.ListOffsetsRequest.ListOffsetsPartition,
         isolation_level: int,
         until: float,
-    ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    ) -> m.ListOffsetsResponse.ListOffsetsPartitionResponse:
         answer = _Offset(partition_index=asked.partition_index, offset=-1, timestamp=-1, leader_epoch=-1)
         if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, _NEVER):
             answer.error_code = ErrorCode.UNSUPPORTED_VERSION
@@ -154,13 +149,13 @@ class Offsets:
         return found
 
     async def for_leader_epoch(
-        self, ctx: Context, request: OffsetForLeaderEpochRequest
-    ) -> OffsetForLeaderEpochResponse:
-        response = OffsetForLeaderEpochResponse()
+        self, ctx: Context, request: m.OffsetForLeaderEpochRequest
+    ) -> m.OffsetForLeaderEpochResponse:
+        response = m.OffsetForLeaderEpochResponse()
         follows = self._access.node(ctx, Operation.CLUSTER_ACTION)
         turns = Turns()
         for topic in request.topics:
-            answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
+            answer = m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answer)
             allowed = follows or self._access.topic(ctx, Operation.DESCRIBE, topic.topic)
             for asked in topic.partitions:
@@ -173,8 +168,8 @@ class Offsets:
         return response
 
     async def _epoch_end(
-        self, topic: str, asked: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
-    ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+        self, topic: str, asked: m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+    ) -> m.OffsetForLeaderEpochResponse.EpochEndOffset:
         answer = _EpochEnd(partition=asked.partition, leader_epoch=-1, end_offset=-1)
         log = self._logs.get(topic, asked.partition)
         if log is None:

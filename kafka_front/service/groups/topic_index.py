@@ -190,11 +190,6 @@ class TopicIndex:
         finally:
             self._worker = None
 
-    async def await_matches(self) -> None:
-        """Wait until every existing topic is matched."""
-        while self._worker is not None:
-            await asyncio.wait([self._worker])
-
     async def close(self) -> None:
         """Stop matching."""
         self._catalog.on_change.remove(self._on_change)

@@ -15,23 +15,16 @@ from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.once import Once
 from kafka_front.service.transactions.transaction import Transaction, TxnState
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
 
 if TYPE_CHECKING:
     from bridges.log.interfaces import Appended
     from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
 
-_Described = DescribeTransactionsResponse.TransactionState
+_Described = m.DescribeTransactionsResponse.TransactionState
 _STATES = {state.kafka_name: state for state in TxnState}
 
 
@@ -43,8 +36,8 @@ class TransactionAdmin:
         self._access = service.access
         self._transactions = service.transactions
 
-    async def describe(self, ctx: Context, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-        response = DescribeTransactionsResponse()
+    async def describe(self, ctx: Context, request: m.DescribeTransactionsRequest) -> m.DescribeTransactionsResponse:
+        response = m.DescribeTransactionsResponse()
         known = self._transactions.coordinator.transactions
         once = Once()
         async for name in in_turns(request.transactional_ids):
@@ -88,15 +81,15 @@ class TransactionAdmin:
             producer_id=row.producer_id,
             producer_epoch=row.epoch,
             topics=[
-                DescribeTransactionsResponse.TopicData(topic, sorted(transaction.places[topic]))
+                m.DescribeTransactionsResponse.TopicData(topic, sorted(transaction.places[topic]))
                 for topic in sorted(transaction.places)
                 if self._access.topic(ctx, Operation.DESCRIBE, topic)
             ],
         )
 
-    async def list(self, ctx: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    async def list(self, ctx: Context, request: m.ListTransactionsRequest) -> m.ListTransactionsResponse:
         states = {_STATES[name] for name in request.state_filters if name in _STATES}
-        response = ListTransactionsResponse(
+        response = m.ListTransactionsResponse(
             unknown_state_filters=[name for name in request.state_filters if name not in _STATES]
         )
         if request.state_filters and not states:
@@ -122,28 +115,28 @@ class TransactionAdmin:
                 continue
             if self._access.transaction(ctx, Operation.DESCRIBE, name):
                 response.transaction_states.append(
-                    ListTransactionsResponse.TransactionState(name, one.row.producer_id, one.state.kafka_name)
+                    m.ListTransactionsResponse.TransactionState(name, one.row.producer_id, one.state.kafka_name)
                 )
         return response
 
-    async def write_markers(self, ctx: Context, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    async def write_markers(self, ctx: Context, request: m.WriteTxnMarkersRequest) -> m.WriteTxnMarkersResponse:
         """End a producer's open transactions in partitions, at an operator's request (WriteTxnMarkers, KIP-664)."""
         if not self._access.node(ctx, Operation.CLUSTER_ACTION):
             self._access.require_node(ctx, Operation.ALTER)
-        response = WriteTxnMarkersResponse()
+        response = m.WriteTxnMarkersResponse()
         async for marker in in_turns(request.markers):
-            answer = WriteTxnMarkersResponse.WritableTxnMarkerResult(marker.producer_id)
+            answer = m.WriteTxnMarkersResponse.WritableTxnMarkerResult(marker.producer_id)
             response.markers.append(answer)
             async for topic in in_turns(marker.topics):
-                told = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(topic.name)
+                told = m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(topic.name)
                 answer.topics.append(told)
                 indexes = topic.partition_indexes
                 codes = await gathered(self._marked(marker, topic.name, index) for index in indexes)
                 async for index, code in in_turns(zip(indexes, codes, strict=True)):
-                    told.partitions.append(WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(index, code))
+                    told.partitions.append(m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(index, code))
         return response
 
-    async def _marked(self, marker: WriteTxnMarkersRequest.WritableTxnMarker, topic: str, index: int) -> ErrorCode:
+    async def _marked(self, marker: m.WriteTxnMarkersRequest.WritableTxnMarker, topic: str, index: int) -> ErrorCode:
         to = self._service.logs.get(topic, index)
         if to is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -11,18 +11,9 @@ from bridges.auth import Operation
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.transactions.coordinator import FENCED, WRONG_STATE
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -40,9 +31,9 @@ _ABORTABLE_SINCE = 5
 _BUMPS_SINCE = 5
 """First version of EndTxn whose clients go on with the next epoch (KIP-890)."""
 
-_Topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-_Partition = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
-_Topics = Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
+_Topic = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_Partition = m.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+_Topics = Sequence[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
 
 _LONGEST_ID = 1000
@@ -58,7 +49,7 @@ class TransactionRequests:
         self._transactions = service.transactions
         self._ids = service.producer_ids
 
-    async def init(self, ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    async def init(self, ctx: Context, request: m.InitProducerIdRequest) -> m.InitProducerIdResponse:
         """Answer InitProducerId: with a new id for idempotent producers, with the next epoch for transactional ones."""
         name = request.transactional_id
         if name is None:
@@ -73,14 +64,14 @@ class TransactionRequests:
             expected = (request.producer_id, request.producer_epoch)
         try:
             if name is None:
-                return InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=0)
+                return m.InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=0)
             with _codes_for(ctx):
                 producer = await self._transactions.init(name, request.transaction_timeout_ms, expected)
         except LogError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
+        return m.InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
-    async def add_partitions(self, ctx: Context, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    async def add_partitions(self, ctx: Context, request: m.AddPartitionsToTxnRequest) -> m.AddPartitionsToTxnResponse:
         """Answer AddPartitionsToTxn: for one transaction, or for several as brokers ask each other (version 4 and
         later)."""
         if ctx.version < _BATCHED_SINCE:
@@ -88,14 +79,14 @@ class TransactionRequests:
             self._may_write(ctx, name)
             producer = request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
             topics = await self._added(ctx, name, producer, request.v3_and_below_topics, verify=False)
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+            return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
         self._access.require_node(ctx, Operation.CLUSTER_ACTION)
-        response = AddPartitionsToTxnResponse()
+        response = m.AddPartitionsToTxnResponse()
         async for one in in_turns(request.transactions):
             producer = one.producer_id, one.producer_epoch
             topics = await self._added(ctx, one.transactional_id, producer, one.topics, verify=one.verify_only)
             response.results_by_transaction.append(
-                AddPartitionsToTxnResponse.AddPartitionsToTxnResult(one.transactional_id, topics)
+                m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult(one.transactional_id, topics)
             )
         return response
 
@@ -144,16 +135,16 @@ class TransactionRequests:
             row.partition_error_code = code
         return answers
 
-    async def add_offsets(self, ctx: Context, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+    async def add_offsets(self, ctx: Context, request: m.AddOffsetsToTxnRequest) -> m.AddOffsetsToTxnResponse:
         """Answer AddOffsetsToTxn, which adds a group to the transaction."""
         self._may_write(ctx, request.transactional_id)
         self._access.require_group(ctx, Operation.READ, request.group_id)
         producer = request.producer_id, request.producer_epoch
         with _codes_for(ctx):
             await self._transactions.add(request.transactional_id, *producer, [], [request.group_id])
-        return AddOffsetsToTxnResponse()
+        return m.AddOffsetsToTxnResponse()
 
-    async def end(self, ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
+    async def end(self, ctx: Context, request: m.EndTxnRequest) -> m.EndTxnResponse:
         """Answer EndTxn once the transaction is decided, and nearly always once readers see it."""
         self._may_write(ctx, request.transactional_id)
         bumps = ctx.version >= _BUMPS_SINCE
@@ -165,7 +156,7 @@ class TransactionRequests:
                 )
         except LogError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        return EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.epoch)
+        return m.EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.epoch)
 
     def _may_write(self, ctx: Context, name: str) -> None:
         self._access.require_transaction(ctx, Operation.WRITE, name)

@@ -15,18 +15,9 @@ from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.consumer.classic_members import ClassicMembers
 from kafka_front.service.groups.group_service import GroupService
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
-from kafka_front.wire.messages import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -53,14 +44,14 @@ class Membership:
         group = self._runtime.directory.consumer.get(group_id)
         return self._runtime.coordinator if group is None or not group.members else self._runtime.classic_members
 
-    def join(self, ctx: Context, request: JoinGroupRequest) -> Outcome:
+    def join(self, ctx: Context, request: m.JoinGroupRequest) -> Outcome:
         """Handle JoinGroup; it is answered when the join phase ends."""
         version = ctx.version
 
         def reply(answer: JoinReply) -> None:
             name = answer.protocol_name
             ctx.respond(
-                JoinGroupResponse(
+                m.JoinGroupResponse(
                     error_code=answer.error,
                     generation_id=answer.generation,
                     protocol_type=answer.protocol_type,
@@ -69,7 +60,9 @@ class Membership:
                     skip_assignment=answer.skip_assignment,
                     member_id=answer.member_id,
                     members=[
-                        JoinGroupResponse.JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
+                        m.JoinGroupResponse.JoinGroupResponseMember(
+                            member.member_id, member.instance_id, member.metadata
+                        )
                         for member in answer.members
                     ],
                 )
@@ -106,16 +99,16 @@ class Membership:
         self._runtime.touched()
         return DEFERRED
 
-    def sync(self, ctx: Context, request: SyncGroupRequest) -> Outcome:
+    def sync(self, ctx: Context, request: m.SyncGroupRequest) -> Outcome:
         """Handle SyncGroup; it is answered when the leader's assignment is durable."""
         if ctx.version >= _PROTOCOL_NAMED_SINCE and (request.protocol_type is None or request.protocol_name is None):
             # Null is legal on the wire, yet a broker requires both names (KIP-559) before it checks anything else.
-            ctx.respond(SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            ctx.respond(m.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return DEFERRED
 
         def reply(answer: SyncReply) -> None:
             ctx.respond(
-                SyncGroupResponse(
+                m.SyncGroupResponse(
                     error_code=answer.error,
                     protocol_type=answer.protocol_type,
                     protocol_name=answer.protocol_name,
@@ -139,7 +132,7 @@ class Membership:
         self._runtime.touched()
         return DEFERRED
 
-    def heartbeat(self, ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse:
+    def heartbeat(self, ctx: Context, request: m.HeartbeatRequest) -> m.HeartbeatResponse:
         """Answer Heartbeat. Raises KafkaError."""
         try:
             self._coordinator(request.group_id).heartbeat(
@@ -151,9 +144,9 @@ class Membership:
             )
         finally:
             self._runtime.touched()
-        return HeartbeatResponse()
+        return m.HeartbeatResponse()
 
-    def leave(self, ctx: Context, request: LeaveGroupRequest) -> Outcome:
+    def leave(self, ctx: Context, request: m.LeaveGroupRequest) -> Outcome:
         """Handle LeaveGroup: of one member before version 3, of many since."""
         batched = ctx.version >= _BATCH_LEAVE_SINCE
         leavers = (
@@ -164,12 +157,12 @@ class Membership:
 
         def reply(error: int, errors: list[int]) -> None:
             if error or not batched:
-                ctx.respond(LeaveGroupResponse(error_code=error or errors[0]))
+                ctx.respond(m.LeaveGroupResponse(error_code=error or errors[0]))
                 return
             ctx.respond(
-                LeaveGroupResponse(
+                m.LeaveGroupResponse(
                     members=[
-                        LeaveGroupResponse.MemberResponse(
+                        m.LeaveGroupResponse.MemberResponse(
                             member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=code
                         )
                         for leaver, code in zip(leavers, errors, strict=True)

@@ -15,14 +15,9 @@ from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMem
 from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.requests.describing import describe_groups
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -31,7 +26,7 @@ _MEMBER_TYPE_SINCE = 1
 _OWN_MEMBER_ID_SINCE = 1
 """First version of the heartbeat whose clients make their member ids themselves (KIP-1082); before, the node does."""
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
-_TOPIC = ConsumerGroupHeartbeatResponse.TopicPartitions
+_TOPIC = m.ConsumerGroupHeartbeatResponse.TopicPartitions
 
 
 class ConsumerMembership:
@@ -42,8 +37,8 @@ class ConsumerMembership:
         self._runtime = service.runtime
 
     async def heartbeat(
-        self, ctx: Context, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse | Outcome:
+        self, ctx: Context, request: m.ConsumerGroupHeartbeatRequest
+    ) -> m.ConsumerGroupHeartbeatResponse | Outcome:
         """Handle ConsumerGroupHeartbeat; it is answered when the answer's content is durable."""
         access = self._service.access
         require_few_topics(request.subscribed_topic_names or ())
@@ -77,11 +72,11 @@ class ConsumerMembership:
         self._runtime.touched()
         return DEFERRED
 
-    async def describe(self, ctx: Context, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+    async def describe(self, ctx: Context, request: m.ConsumerGroupDescribeRequest) -> m.ConsumerGroupDescribeResponse:
         """Answer ConsumerGroupDescribe."""
         row = partial(self._member, ctx.version)
         return await describe_groups(
-            ctx, self._service.access, request, ConsumerGroupDescribeResponse(), self._find, row
+            ctx, self._service.access, request, m.ConsumerGroupDescribeResponse(), self._find, row
         )
 
     def _find(self, group_id: str) -> ConsumerGroup:
@@ -94,9 +89,9 @@ class ConsumerMembership:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id!r}")
         return group
 
-    def _member(self, version: int, member: ConsumerMember) -> ConsumerGroupDescribeResponse.Member:
+    def _member(self, version: int, member: ConsumerMember) -> m.ConsumerGroupDescribeResponse.Member:
         kind = _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER
-        return ConsumerGroupDescribeResponse.Member(
+        return m.ConsumerGroupDescribeResponse.Member(
             member_id=member.member_id,
             instance_id=member.instance_id,
             rack_id=member.rack_id,
@@ -110,14 +105,14 @@ class ConsumerMembership:
             member_type=kind if version >= _MEMBER_TYPE_SINCE else -1,
         )
 
-    def _assignment(self, partitions: Partitions) -> ConsumerGroupDescribeResponse.Assignment:
+    def _assignment(self, partitions: Partitions) -> m.ConsumerGroupDescribeResponse.Assignment:
         named = self._runtime.topics.name_partitions(partitions)
-        return ConsumerGroupDescribeResponse.Assignment(
-            [ConsumerGroupDescribeResponse.TopicPartitions(*one) for one in named]
+        return m.ConsumerGroupDescribeResponse.Assignment(
+            [m.ConsumerGroupDescribeResponse.TopicPartitions(*one) for one in named]
         )
 
 
-def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest, viewer: Principal | None) -> HeartbeatRequest:
+def _request(ctx: Context, request: m.ConsumerGroupHeartbeatRequest, viewer: Principal | None) -> HeartbeatRequest:
     topics, owned = request.subscribed_topic_names, request.topic_partitions
     member_id = request.member_id
     if not member_id and request.member_epoch == 0 and ctx.version < _OWN_MEMBER_ID_SINCE:
@@ -139,9 +134,9 @@ def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest, viewer: Princ
     )
 
 
-def _response(answer: HeartbeatReply) -> ConsumerGroupHeartbeatResponse:
+def _response(answer: HeartbeatReply) -> m.ConsumerGroupHeartbeatResponse:
     assignment = answer.assignment
-    return ConsumerGroupHeartbeatResponse(
+    return m.ConsumerGroupHeartbeatResponse(
         error_code=answer.error,
         error_message=answer.message,
         member_id=answer.member_id,
@@ -149,7 +144,7 @@ def _response(answer: HeartbeatReply) -> ConsumerGroupHeartbeatResponse:
         heartbeat_interval_ms=answer.interval_ms,
         assignment=None
         if assignment is None
-        else ConsumerGroupHeartbeatResponse.Assignment(
+        else m.ConsumerGroupHeartbeatResponse.Assignment(
             [_TOPIC(topic_id, sorted(numbers)) for topic_id, numbers in assignment.items()]
         ),
     )

@@ -18,18 +18,9 @@ from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE, encode_as
 from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.group_service import GroupService
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -41,9 +32,9 @@ _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 _BATCHED_FIND_SINCE = 4
 _UNKNOWN_GROUP_SINCE = 6
 
-_Coordinator = FindCoordinatorResponse.Coordinator
-_Described = DescribeGroupsResponse.DescribedGroup
-_DescribedMember = DescribeGroupsResponse.DescribedGroupMember
+_Coordinator = m.FindCoordinatorResponse.Coordinator
+_Described = m.DescribeGroupsResponse.DescribedGroup
+_DescribedMember = m.DescribeGroupsResponse.DescribedGroupMember
 
 
 class GroupAdmin:
@@ -53,7 +44,7 @@ class GroupAdmin:
         self._service = service
         self._brokers = brokers
 
-    async def find_coordinator(self, ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    async def find_coordinator(self, ctx: Context, request: m.FindCoordinatorRequest) -> m.FindCoordinatorResponse:
         """Answer FindCoordinator: groups and transactional ids are spread over the nodes (a single node has all)."""
         error: int
         message: str | None
@@ -76,17 +67,17 @@ class GroupAdmin:
             return broker.node_id, broker.host, broker.port, ErrorCode.NONE, None
 
         if ctx.version >= _BATCHED_FIND_SINCE:
-            response = FindCoordinatorResponse()
+            response = m.FindCoordinatorResponse()
             async for key in in_turns(request.coordinator_keys):
                 response.coordinators.append(_Coordinator(key, *find_coordinator(key)))
             return response
         node_id, host, port, error, message = find_coordinator(request.key)
-        return FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
+        return m.FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
 
-    async def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    async def describe(self, ctx: Context, request: m.DescribeGroupsRequest) -> m.DescribeGroupsResponse:
         """Answer DescribeGroups: each group once, however often it is named."""
         access, asked = self._service.access, request.include_authorized_operations
-        response = DescribeGroupsResponse()
+        response = m.DescribeGroupsResponse()
         async for group_id in in_turns(dict.fromkeys(request.groups)):
             if not access.group(ctx, Operation.DESCRIBE, group_id):
                 response.groups.append(_Described(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
@@ -134,28 +125,28 @@ class GroupAdmin:
             authorized_operations=operations,
         )
 
-    async def list(self, ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+    async def list(self, ctx: Context, request: m.ListGroupsRequest) -> m.ListGroupsResponse:
         """Answer ListGroups, with the filters of KIP-518 and KIP-848; neither regards letter case."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         access = self._service.access
         every = access.node(ctx, Operation.DESCRIBE)
-        response = ListGroupsResponse()
+        response = m.ListGroupsResponse()
         async for group_id in self._service.group_ids():
             if not (every or access.group(ctx, Operation.DESCRIBE, group_id)):
                 continue
             group = self._service.summary(group_id)
             if (not states or group.state.lower() in states) and (not types or group.kind in types):
                 response.groups.append(
-                    ListGroupsResponse.ListedGroup(group.group_id, group.protocol_type, group.state, group.kind)
+                    m.ListGroupsResponse.ListedGroup(group.group_id, group.protocol_type, group.state, group.kind)
                 )
         return response
 
-    async def delete(self, ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    async def delete(self, ctx: Context, request: m.DeleteGroupsRequest) -> m.DeleteGroupsResponse:
         """Answer DeleteGroups once nothing of the groups is left on disk."""
         results = []
         async for group_id in in_turns(dict.fromkeys(request.groups_names)):
-            result = DeleteGroupsResponse.DeletableGroupResult(group_id)
+            result = m.DeleteGroupsResponse.DeletableGroupResult(group_id)
             results.append(result)
             try:
                 self._service.access.require_group(ctx, Operation.DELETE, group_id)
@@ -165,7 +156,7 @@ class GroupAdmin:
             except LogError as failure:
                 _log.warning("group not deleted", group=group_id, error=str(failure))
                 result.error_code, result.error_message = ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failure)
-        return DeleteGroupsResponse(results=results)
+        return m.DeleteGroupsResponse(results=results)
 
 
 def _describe_foreign(other: GroupView, operations: int) -> _Described:

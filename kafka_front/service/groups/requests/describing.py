@@ -10,24 +10,19 @@ from bridges.auth import Operation
 from kafka_front.service.access import NO_OPERATIONS, Access
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.share.group import ShareGroup
+from kafka_front.wire import messages as m
 from kafka_front.wire.errors import KafkaError
-from kafka_front.wire.messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ShareGroupDescribeRequest,
-    ShareGroupDescribeResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
 
-R = TypeVar("R", ConsumerGroupDescribeResponse, ShareGroupDescribeResponse)
+R = TypeVar("R", m.ConsumerGroupDescribeResponse, m.ShareGroupDescribeResponse)
 
 
 async def describe_groups(
     ctx: Context,
     access: Access,
-    request: ConsumerGroupDescribeRequest | ShareGroupDescribeRequest,
+    request: m.ConsumerGroupDescribeRequest | m.ShareGroupDescribeRequest,
     response: R,
     find: Callable[[str], ConsumerGroup | ShareGroup],
     row: Callable[[Any], Any],

@@ -19,16 +19,9 @@ from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.once import Once
 from kafka_front.settings import KafkaSettings
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -42,15 +35,15 @@ _NO_ID = bytes(16)
 _LATEST_MS = 2**63 - 1
 _SORTED_ON_THE_LOOP = 5_000
 
-_CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
-_CommitPartition = OffsetCommitResponse.OffsetCommitResponsePartition
-_FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
-_GroupTopic = OffsetFetchResponse.OffsetFetchResponseTopics
-_GroupPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
-_OldTopic = OffsetFetchResponse.OffsetFetchResponseTopic
-_OldPartition = OffsetFetchResponse.OffsetFetchResponsePartition
-_DeleteTopic = OffsetDeleteResponse.OffsetDeleteResponseTopic
-_DeletePartition = OffsetDeleteResponse.OffsetDeleteResponsePartition
+_CommitTopic = m.OffsetCommitResponse.OffsetCommitResponseTopic
+_CommitPartition = m.OffsetCommitResponse.OffsetCommitResponsePartition
+_FetchedGroup = m.OffsetFetchResponse.OffsetFetchResponseGroup
+_GroupTopic = m.OffsetFetchResponse.OffsetFetchResponseTopics
+_GroupPartition = m.OffsetFetchResponse.OffsetFetchResponsePartitions
+_OldTopic = m.OffsetFetchResponse.OffsetFetchResponseTopic
+_OldPartition = m.OffsetFetchResponse.OffsetFetchResponsePartition
+_DeleteTopic = m.OffsetDeleteResponse.OffsetDeleteResponseTopic
+_DeletePartition = m.OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
 class _Position(Protocol):
@@ -155,12 +148,12 @@ class Offsets:
 
     # --- OffsetCommit --------------------------------------------------------------------------------------------
 
-    async def commit(self, ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def commit(self, ctx: Context, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
         """Answer OffsetCommit once the positions are durable."""
         now_ms = unix_ms()
         # The retention asked for, limited to what 64 bits can store.
         expire_ms = min(now_ms + request.retention_time_ms, _LATEST_MS) if request.retention_time_ms >= 0 else -1
-        response = OffsetCommitResponse()
+        response = m.OffsetCommitResponse()
         asked = Asked(self._service, now_ms, expire_ms)
         async for topic in in_turns(request.topics):
             name = self._name(ctx, topic)
@@ -175,7 +168,7 @@ class Offsets:
             asked.refuse(refused.code)
         return response
 
-    def _check_member(self, version: int, request: OffsetCommitRequest) -> None:
+    def _check_member(self, version: int, request: m.OffsetCommitRequest) -> None:
         service = self._service
         service.check_commit(request.group_id, request.generation_id_or_member_epoch)
         if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
@@ -229,7 +222,7 @@ class Offsets:
 
     # --- OffsetFetch ---------------------------------------------------------------------------------------------
 
-    async def fetch(self, ctx: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def fetch(self, ctx: Context, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
         """Answer OffsetFetch; an unknown group or partition is no error, it has "nothing committed" (rule 58)."""
         if ctx.version >= _BATCHED_FETCH_SINCE:
             groups: list[_FetchedGroup] = []
@@ -253,22 +246,22 @@ class Offsets:
                         continue  # the topic is being deleted, with its positions
                     answer.topics.append(_GroupTopic(topic_id or _NO_ID, rows, name))
                     once.rows(len(rows))
-            return OffsetFetchResponse(groups=groups)
+            return m.OffsetFetchResponse(groups=groups)
         self._service.access.require_group(ctx, Operation.DESCRIBE, request.group_id)
         wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
-        response = OffsetFetchResponse()
+        response = m.OffsetFetchResponse()
         async for name, old in self._positions(ctx, request.group_id, wanted, request.require_stable, _OldPartition):
             response.topics.append(_OldTopic(name=name, partitions=old))
         return response
 
-    def _require_member(self, ctx: Context, asked: OffsetFetchRequest.OffsetFetchRequestGroup) -> None:
+    def _require_member(self, ctx: Context, asked: m.OffsetFetchRequest.OffsetFetchRequestGroup) -> None:
         """Raise KafkaError if the client claims to be a member and is not, or is in another epoch."""
         group = self._service.directory.consumer.get(asked.group_id)
         if group is not None and ctx.version >= _UNKNOWN_GROUP_SINCE:
             self._service.consumers.check_fetch(group, asked.member_id, asked.member_epoch)
 
     async def _resolve_topics(
-        self, ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, answer: _FetchedGroup
+        self, ctx: Context, group: m.OffsetFetchRequest.OffsetFetchRequestGroup, answer: _FetchedGroup
     ) -> tuple[list[tuple[str, list[int]]] | None, dict[str, bytes]]:
         """Return the partitions asked for by topic name (None: all), and their topics' ids. Topics of unknown ids are
         added to ``answer`` with their error."""
@@ -327,7 +320,7 @@ class Offsets:
 
     # --- OffsetDelete --------------------------------------------------------------------------------------------
 
-    async def delete(self, ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    async def delete(self, ctx: Context, request: m.OffsetDeleteRequest) -> m.OffsetDeleteResponse:
         """Answer OffsetDelete, which deletes positions of topics that no member reads."""
         service = self._service
         if not request.group_id:
@@ -336,7 +329,7 @@ class Offsets:
         if not isinstance(group, ConsumerGroup):
             service.coordinator.check_offset_delete(request.group_id)
         assert group is not None
-        response = OffsetDeleteResponse()
+        response = m.OffsetDeleteResponse()
         gone: list[Place] = []
         async for topic in in_turns(request.topics):
             partitions = []

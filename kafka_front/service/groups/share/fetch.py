@@ -22,14 +22,9 @@ from kafka_front.service.groups.share.acknowledging import Acknowledging, Outcom
 from kafka_front.service.groups.share.partition import Acquired
 from kafka_front.service.groups.share.sessions import FINAL, Place, ShareSession
 from kafka_front.service.log_errors import failure_of
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    ShareAcknowledgeRequest,
-    ShareAcknowledgeResponse,
-    ShareFetchRequest,
-    ShareFetchResponse,
-)
 
 if TYPE_CHECKING:
     from bridges.formats.records import Buffer, StoredBatch
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
     from kafka_front.service.core import KafkaService
     from kafka_front.service.groups.share.service import LivePartition, ShareService
 
-_Data = ShareFetchResponse.PartitionData
+_Data = m.ShareFetchResponse.PartitionData
 _WHOLE_BATCHES = 0
 _LEAST_BYTES = 1
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -62,12 +57,12 @@ class ShareFetch:
         self._max_wait_ms = service.fetch_max_wait_ms
         self._max_bytes = service.fetch_max_bytes
 
-    async def fetch(self, ctx: Context, request: ShareFetchRequest) -> ShareFetchResponse:
+    async def fetch(self, ctx: Context, request: m.ShareFetchRequest) -> m.ShareFetchResponse:
         """Answer ShareFetch; it is cancelled when the connection ends."""
         with ctx.connection.awaited():
             return await self._fetch(ctx, request)
 
-    async def _fetch(self, ctx: Context, request: ShareFetchRequest) -> ShareFetchResponse:
+    async def _fetch(self, ctx: Context, request: m.ShareFetchRequest) -> m.ShareFetchResponse:
         group_id, member_id = request.group_id or "", request.member_id or ""
         self._check(ctx, group_id, member_id)
         epoch, sessions = request.share_session_epoch, self._share.sessions
@@ -102,18 +97,18 @@ class ShareFetch:
             if data is None:
                 data = datas[place] = _Data(partition_index=place[1])
             data.acknowledge_error_code, data.acknowledge_error_message = code, message
-        response = ShareFetchResponse(acquisition_lock_timeout_ms=self._share.lock_ms(group_id))
-        topics: dict[bytes, ShareFetchResponse.ShareFetchableTopicResponse] = {}
+        response = m.ShareFetchResponse(acquisition_lock_timeout_ms=self._share.lock_ms(group_id))
+        topics: dict[bytes, m.ShareFetchResponse.ShareFetchableTopicResponse] = {}
         for (topic_id, _), data in datas.items():
             await turns.rest()
             answer = topics.get(topic_id)
             if answer is None:
-                answer = topics[topic_id] = ShareFetchResponse.ShareFetchableTopicResponse(topic_id)
+                answer = topics[topic_id] = m.ShareFetchResponse.ShareFetchableTopicResponse(topic_id)
                 response.responses.append(answer)
             answer.partitions.append(data)
         return response
 
-    async def _add(self, session: ShareSession, request: ShareFetchRequest) -> dict[Place, _Data]:
+    async def _add(self, session: ShareSession, request: m.ShareFetchRequest) -> dict[Place, _Data]:
         """Add the request's partitions to the session. Return the errors of unknown ones, which the session does not
         keep.
 
@@ -146,7 +141,7 @@ class ShareFetch:
         topic = self._by_id.get(place[0])
         return topic is not None and self._catalog.partition(topic.name, place[1]) is not None
 
-    async def acknowledge(self, ctx: Context, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+    async def acknowledge(self, ctx: Context, request: m.ShareAcknowledgeRequest) -> m.ShareAcknowledgeResponse:
         """Answer ShareAcknowledge when the acknowledgements are durable."""
         group_id, member_id = request.group_id or "", request.member_id or ""
         self._check(ctx, group_id, member_id)
@@ -157,9 +152,9 @@ class ShareFetch:
         outcomes = await self._acknowledge(ctx, session, request)
         if epoch == FINAL:
             sessions.close(session)
-        response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=self._share.lock_ms(group_id))
-        kind = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
-        topics: dict[bytes, ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse] = {}
+        response = m.ShareAcknowledgeResponse(acquisition_lock_timeout_ms=self._share.lock_ms(group_id))
+        kind = m.ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
+        topics: dict[bytes, m.ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse] = {}
         turns = Turns()
         for (topic_id, number), (code, message) in outcomes.items():
             await turns.rest()
@@ -167,7 +162,7 @@ class ShareFetch:
             if answer is None:
                 answer = topics[topic_id] = kind(topic_id)
                 response.responses.append(answer)
-            answer.partitions.append(ShareAcknowledgeResponse.PartitionData(number, code, message))
+            answer.partitions.append(m.ShareAcknowledgeResponse.PartitionData(number, code, message))
         return response
 
     def _check(self, ctx: Context, group_id: str, member_id: str) -> None:
@@ -176,7 +171,7 @@ class ShareFetch:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a member of a share group has an id")
 
     async def _acknowledge(
-        self, ctx: Context, session: ShareSession, request: ShareFetchRequest | ShareAcknowledgeRequest
+        self, ctx: Context, session: ShareSession, request: m.ShareFetchRequest | m.ShareAcknowledgeRequest
     ) -> dict[Place, Outcome]:
         allowed: dict[bytes, Outcome | None] = {}
 
@@ -215,7 +210,7 @@ class _Reading:
         self,
         owner: ShareFetch,
         ctx: Context,
-        request: ShareFetchRequest,
+        request: m.ShareFetchRequest,
         session: ShareSession,
         datas: dict[Place, _Data],
     ) -> None:
@@ -427,9 +422,9 @@ class _Reading:
         )
 
 
-def _joined(got: Iterable[Acquired], enough: int) -> list[ShareFetchResponse.AcquiredRecords]:
+def _joined(got: Iterable[Acquired], enough: int) -> list[m.ShareFetchResponse.AcquiredRecords]:
     """Return ranges with neighbours joined, until they have ``enough`` records."""
-    joined: list[ShareFetchResponse.AcquiredRecords] = []
+    joined: list[m.ShareFetchResponse.AcquiredRecords] = []
     for one in got:
         last = joined[-1] if joined else None
         if (
@@ -440,7 +435,7 @@ def _joined(got: Iterable[Acquired], enough: int) -> list[ShareFetchResponse.Acq
         ):
             last.last_offset = one.last
         else:
-            joined.append(ShareFetchResponse.AcquiredRecords(one.first, one.last, one.count))
+            joined.append(m.ShareFetchResponse.AcquiredRecords(one.first, one.last, one.count))
     return joined
 
 

@@ -9,14 +9,9 @@ from bridges.errors import LogError
 from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.requests.describing import describe_groups
 from kafka_front.service.groups.share.group import ShareHeartbeat, ShareMember
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    ShareGroupDescribeRequest,
-    ShareGroupDescribeResponse,
-    ShareGroupHeartbeatRequest,
-    ShareGroupHeartbeatResponse,
-)
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -33,7 +28,7 @@ class ShareMembership:
         self._share = share
         self._topics = share.topics
 
-    async def heartbeat(self, ctx: Context, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
+    async def heartbeat(self, ctx: Context, request: m.ShareGroupHeartbeatRequest) -> m.ShareGroupHeartbeatResponse:
         """Answer ShareGroupHeartbeat."""
         topics = request.subscribed_topic_names
         require_few_topics(topics or ())
@@ -52,34 +47,34 @@ class ShareMembership:
         except LogError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         assignment = reply.assignment
-        row = ShareGroupHeartbeatResponse.TopicPartitions
-        return ShareGroupHeartbeatResponse(
+        row = m.ShareGroupHeartbeatResponse.TopicPartitions
+        return m.ShareGroupHeartbeatResponse(
             member_id=reply.member_id,
             member_epoch=reply.epoch,
             heartbeat_interval_ms=self._share.heartbeat_ms(request.group_id),
             assignment=None
             if assignment is None
-            else ShareGroupHeartbeatResponse.Assignment(
+            else m.ShareGroupHeartbeatResponse.Assignment(
                 [row(topic_id, sorted(numbers)) for topic_id, numbers in assignment.items()]
             ),
         )
 
-    async def describe(self, ctx: Context, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
+    async def describe(self, ctx: Context, request: m.ShareGroupDescribeRequest) -> m.ShareGroupDescribeResponse:
         """Answer ShareGroupDescribe."""
-        response = ShareGroupDescribeResponse()
+        response = m.ShareGroupDescribeResponse()
         return await describe_groups(ctx, self._access, request, response, self._share.find, self._member)
 
-    def _member(self, member: ShareMember) -> ShareGroupDescribeResponse.Member:
-        return ShareGroupDescribeResponse.Member(
+    def _member(self, member: ShareMember) -> m.ShareGroupDescribeResponse.Member:
+        return m.ShareGroupDescribeResponse.Member(
             member_id=member.member_id,
             rack_id=member.rack_id,
             member_epoch=member.epoch,
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=list(member.topics),
-            assignment=ShareGroupDescribeResponse.Assignment(
+            assignment=m.ShareGroupDescribeResponse.Assignment(
                 [
-                    ShareGroupDescribeResponse.TopicPartitions(*one)
+                    m.ShareGroupDescribeResponse.TopicPartitions(*one)
                     for one in self._topics.name_partitions(member.assigned)
                 ]
             ),

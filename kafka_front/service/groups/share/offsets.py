@@ -11,16 +11,9 @@ from bridges.errors import LogError
 from kafka_front.service.groups.share import tables
 from kafka_front.service.groups.share.partition import SharePartition
 from kafka_front.service.log_errors import failure_of
+from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from kafka_front.wire.messages import (
-    AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsResponse,
-    DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupOffsetsResponse,
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsResponse,
-)
 
 if TYPE_CHECKING:
     from bridges.catalog.topics.topic import Topic
@@ -29,11 +22,11 @@ if TYPE_CHECKING:
     from kafka_front.service.core import KafkaService
     from kafka_front.service.groups.share.service import ShareService
 
-_AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
-_Group = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
-_Topic = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
-_Partition = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
-_Altered = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
+_AskedGroup = m.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+_Group = m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
+_Topic = m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
+_Partition = m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
+_Altered = m.AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
 
 
 class ShareOffsets:
@@ -48,10 +41,10 @@ class ShareOffsets:
         self._deliveries = share.settings.share_delivery_count_limit
 
     async def describe(
-        self, ctx: Context, request: DescribeShareGroupOffsetsRequest
-    ) -> DescribeShareGroupOffsetsResponse:
+        self, ctx: Context, request: m.DescribeShareGroupOffsetsRequest
+    ) -> m.DescribeShareGroupOffsetsResponse:
         """Answer DescribeShareGroupOffsets: the offsets from which groups would go on after a restart."""
-        response = DescribeShareGroupOffsetsResponse()
+        response = m.DescribeShareGroupOffsetsResponse()
         async for asked in in_turns(request.groups):
             answer = _Group(group_id=asked.group_id)
             response.groups.append(answer)
@@ -99,15 +92,15 @@ class ShareOffsets:
                     if log.is_open:
                         row.lag = state.lag(log.high_watermark)
 
-    async def alter(self, ctx: Context, request: AlterShareGroupOffsetsRequest) -> AlterShareGroupOffsetsResponse:
+    async def alter(self, ctx: Context, request: m.AlterShareGroupOffsetsRequest) -> m.AlterShareGroupOffsetsResponse:
         """Answer AlterShareGroupOffsets, for a group without members; an unknown group is created, as by a broker."""
         group_id = request.group_id
         await self._share.find_or_make_empty(group_id)
-        response = AlterShareGroupOffsetsResponse()
+        response = m.AlterShareGroupOffsetsResponse()
         turns = Turns()
         for asked in request.topics:
             topic = self._topic(ctx, asked.topic_name)
-            answer = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
+            answer = m.AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
             response.responses.append(answer)
             if not isinstance(topic, KafkaError):
                 answer.topic_id = topic.topic_id.bytes
@@ -142,13 +135,15 @@ class ShareOffsets:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return topic
 
-    async def delete(self, ctx: Context, request: DeleteShareGroupOffsetsRequest) -> DeleteShareGroupOffsetsResponse:
+    async def delete(
+        self, ctx: Context, request: m.DeleteShareGroupOffsetsRequest
+    ) -> m.DeleteShareGroupOffsetsResponse:
         """Answer DeleteShareGroupOffsets: a group without members will begin the topics anew."""
         group_id = request.group_id
         self._share.find_empty(group_id)
-        response = DeleteShareGroupOffsetsResponse()
+        response = m.DeleteShareGroupOffsetsResponse()
         async for asked in in_turns(request.topics):
-            answer = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
+            answer = m.DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
             response.responses.append(answer)
             try:
                 topic = self._topic(ctx, asked.topic_name)
