@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
 from kafka_front.group_config import Configured, nothing_configured
-from kafka_front.service.groups.admission import rebalance_timeout
+from kafka_front.service.groups.admission import rebalance_timeout, said_bytes
 from kafka_front.service.groups.classic.coordinator import Coordinator
+from kafka_front.service.groups.classic.group import bytes_of
 from kafka_front.service.groups.classic.requests import JoinRequest
 from kafka_front.service.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember, Targets
 from kafka_front.service.groups.consumer.group import (
@@ -519,7 +520,7 @@ class ConsumerCoordinator:
         """Return the member that sent a JoinGroup, with its new metadata. Raises KafkaError."""
         holder = None if request.instance_id is None else group.static_members.get(request.instance_id)
         member = group.members.get(request.member_id)
-        says = sum(len(name) + len(blob) for name, blob in request.protocols) + sum(len(name) + 60 for name in topics)
+        says = bytes_of(request.protocols) + said_bytes(topics)
         if says - (member.said_bytes if member is not None else 0) + group.said_bytes > self._settings.max_bytes:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         if member is None and holder is not None:

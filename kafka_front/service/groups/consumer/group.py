@@ -18,6 +18,8 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct, field
 
 from bridges.auth import Principal
+from kafka_front.service.groups.admission import said_bytes
+from kafka_front.service.groups.classic.group import bytes_of
 
 K = TypeVar("K")
 
@@ -89,15 +91,9 @@ class ConsumerMember(Struct):
     @property
     def said_bytes(self) -> int:
         """Return the approximate bytes of the member's metadata."""
-        protocols = 0 if self.classic is None else sum(len(n) + len(blob) for n, blob in self.classic.protocols)
-        return (
-            sum(len(name) + 60 for name in self.topics)
-            + len(self.member_id)
-            + len(self.instance_id or "")
-            + len(self.rack_id or "")
-            + (0 if self.view is None else len(self.view.pattern))
-            + protocols
-        )
+        pattern = None if self.view is None else self.view.pattern
+        protocols = 0 if self.classic is None else bytes_of(self.classic.protocols)
+        return protocols + said_bytes(self.topics, self.member_id, self.instance_id, self.rack_id, pattern)
 
     def advance_to(self, epoch: int) -> None:
         """Enter an epoch; a repeated request may still carry the previous one."""

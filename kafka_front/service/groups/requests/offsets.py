@@ -217,9 +217,6 @@ class Offsets:
         found = self._service.catalog.topics.get(topic)
         return None if found is None else found.topic_id.bytes
 
-    def _exists(self, topic: str, partition: int) -> bool:
-        return _exists(self._service, topic, partition)
-
     # --- OffsetFetch ---------------------------------------------------------------------------------------------
 
     async def fetch(self, ctx: Context, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
@@ -339,7 +336,7 @@ class Offsets:
                 partitions.append(answer)
                 if not allowed:
                     answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                elif not self._exists(topic.name, partition.partition_index):
+                elif not _exists(service, topic.name, partition.partition_index):
                     answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif group.is_subscribed(topic.name):
                     answer.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
