@@ -305,7 +305,7 @@ class Offsets:
             if everything and not allowed:
                 continue
             async for partition in in_turns(partitions):
-                found, error = _NOTHING, ErrorCode.NONE
+                found, error = _NOTHING, 0
                 if not allowed:
                     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 elif require_stable and self._service.unstable(group_id, topic, partition):
