@@ -352,7 +352,7 @@ class Segment:
                     return first, pieces
                 if wrong is not None:
                     where = wrong.offset if isinstance(wrong, RecordInvalid) else batch.base_offset
-                    raise DataCorrupt(f"what {log.topic}-{log.partition} has at offset {where}: {wrong}") from wrong
+                    raise DataCorrupt(f"the batch at offset {where} of {log.topic}-{log.partition}: {wrong}") from wrong
                 at += len(data)
                 offset = batch.end_offset
         self._cursors.keep(life, position + most - left, (BytePlace(offset, at), replacements))

@@ -250,4 +250,4 @@ def compress(codec: int, data: Buffer) -> bytes:
             block = bytes(cramjam.snappy.compress_raw(view[position : position + _JAVA_SNAPPY_BLOCK]))
             parts += (struct.pack(">i", len(block)), block)
         return b"".join(parts)
-    raise CompressionUnsupported(f"compression codec {codec} is not known")
+    raise CompressionUnsupported(f"compression codec {codec} is unknown: Kafka's are 0 (none) to 4 (zstd)")

@@ -118,14 +118,16 @@ class TopicIndex:
             self._forget_unused()
         if len(self._patterns) >= MAX_PATTERNS:
             raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"groups have {MAX_PATTERNS} patterns, which is all they may"
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"the groups have {MAX_PATTERNS} patterns, the most that a node holds: subscribe by names",
             )
         # A topic created from here on is matched after this, with all patterns known then.
         found = await self._run(_compiled_and_matched(view.pattern, list(self._names(self._catalog.topics))))
         found.names = await self._visible_names(view, found.names)
         if len(found.names) + sum(len(one.names) for one in self._patterns.values()) > MAX_MATCHES:
             raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"groups' patterns match {MAX_MATCHES} names, which is all they may"
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"the groups' patterns match {MAX_MATCHES} names, the most that a node holds: subscribe by names",
             )
         self._patterns[view] = found
 

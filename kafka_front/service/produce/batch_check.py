@@ -96,6 +96,9 @@ def _check_attributes(header: Header, version: int) -> None:
     if header.attributes & CONTROL:
         raise Refusal(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if header.codec > Compression.ZSTD:
-        raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {header.codec} is not known")
+        raise Refusal(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression codec {header.codec} is unknown: Kafka's are 0 (none) to 4 (zstd)",
+        )
     if header.codec == Compression.ZSTD and version < _ZSTD_SINCE:
         raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {_ZSTD_SINCE}, this is {version}")

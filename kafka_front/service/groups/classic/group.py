@@ -324,9 +324,13 @@ def find_member(members: Mapping[str, M], static: Mapping[str, str], member_id: 
     if instance_id is not None:
         holder = static.get(instance_id)
         if holder is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"the group has no member of group.instance.id {instance_id!r}"
+            )
         if holder != member_id:
-            raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID, f"another member has taken over group.instance.id {instance_id!r}"
+            )
     member = members.get(member_id)
     if member is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")

@@ -356,7 +356,10 @@ class ConsumerCoordinator:
         if member.member_id == request.member_id:
             return member
         if member.epoch != STATIC_LEFT:
-            raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, f"static member {instance_id!r} has not left")
+            raise KafkaError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"group.instance.id {instance_id!r} belongs to a member that has not left: close it first",
+            )
         return self._replace_static(group, member, request.member_id)
 
     def _new_member(self, group: ConsumerGroup, member_id: str, instance_id: str | None, says: int) -> ConsumerMember:
@@ -428,7 +431,10 @@ class ConsumerCoordinator:
             holder = group.static_members.get(request.instance_id)
             member = None if holder is None else group.members[holder]
             if member is not None and member.member_id != request.member_id:
-                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"another member is {request.instance_id!r} now")
+                raise KafkaError(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"another member has taken over group.instance.id {request.instance_id!r}",
+                )
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         if request.epoch == STATIC_LEFT:

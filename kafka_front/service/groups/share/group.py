@@ -116,7 +116,10 @@ def heartbeat(
         if request.epoch != 0:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         if len(group.members) >= max_size:
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, which is all it may")
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"the group has {max_size} members: kafka.group.share_max_size lets no more in",
+            )
     elif request.epoch > member.epoch or request.epoch not in (0, member.epoch, member.previous_epoch):
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f"the member is in epoch {member.epoch}, not {request.epoch}")
     had = member or ShareMember(request.member_id, request.client_id, request.client_host)
