@@ -62,10 +62,11 @@ class Batch(Struct):
     ledger only remembers it.
 
     The topic's rules are checked at the append (bridges/log/partition/admission.py), unless the batch was ``admitted``
-    before. ``own``: the front writes to a topic that is internal to its own protocol. ``lane``: batches of one lane
-    must not overtake one another; without a lane, batches of one ``producer``. ``header`` may be the header of Kafka's
-    format if the front has parsed it. ``append_time_ms`` is set at the append: the timestamp that Kafka's records got,
-    or -1.
+    before. ``decided``: its front has promised the append (:attr:`bridges.node.front.Front.promises`), so a sealed
+    partition takes it as well. ``own``: the front writes to a topic that is internal to its own protocol. ``lane``:
+    batches of one lane must not overtake one another; without a lane, batches of one ``producer``. ``header`` may be
+    the header of Kafka's format if the front has parsed it. ``append_time_ms`` is set at the append: the timestamp that
+    Kafka's records got, or -1.
     """
 
     payload: Buffer
@@ -81,6 +82,7 @@ class Batch(Struct):
     lane: Hashable = None
     header: object = None
     admitted: bool = False
+    decided: bool = False
     append_time_ms: int = -1
 
 

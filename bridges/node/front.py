@@ -212,6 +212,10 @@ class Front(ABC):
     """Functions that remove its rows of a topic, by name. Called inside the transaction that deletes the topic, even
     when the front's listeners are off.
     """
+    promises: ClassVar[Sequence[Callable[[Connection, str, int], bool]]] = ()
+    """Functions that return whether an append to a partition (topic, number) was decided that the partition has not got
+    yet: if it is sealed, its end is not final before. Called even when the front's listeners are off.
+    """
     checks: ClassVar[Sequence[Callable[[Connection, NodeFacts], Iterator[Finding]]]] = ()
     """Checks of the node's database for ``anabranch doctor``, read-only; also run while the node is stopped."""
     names: ClassVar[Names | None] = None

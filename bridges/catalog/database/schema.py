@@ -342,6 +342,11 @@ def extend_cluster(connection: Connection) -> None:
         connection.execute(statement)
 
 
+def _version_27(connection: Connection) -> None:
+    # The partition whose owner also owns this one (bridges.catalog.topics.lineage.PartitionInfo); -1: none.
+    connection.execute("ALTER TABLE partitions ADD COLUMN beside INTEGER NOT NULL DEFAULT -1")
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -369,6 +374,7 @@ MIGRATIONS = (
     _version_24,
     _version_25,
     extend_cluster,
+    _version_27,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/state/snapshots.py): damage there costs only time."""

@@ -15,7 +15,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import structlog
@@ -28,17 +28,16 @@ from bridges.catalog.database.counters import Counters, identify
 from bridges.catalog.database.sql import Connection, Database
 from bridges.catalog.topics import config as topic_config
 from bridges.catalog.topics import rows as topic_rows
-from bridges.catalog.topics.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
+from bridges.catalog.topics.lineage import WHOLE, KeyRange, PartitionInfo, active_heirs, check_change, related
 from bridges.catalog.topics.lookup import TopicLookup
 from bridges.catalog.topics.names import RESERVED, InvalidTopicName, Names, check_topic_name, derived_names
-from bridges.catalog.topics.seals import Sealer, Seals
+from bridges.catalog.topics.seals import Promise, Sealer, Seals
 from bridges.catalog.topics.streams import StreamClient, TopicStreams
 from bridges.catalog.topics.topic import (
     FOLLOWED,
     Beside,
     Change,
     ChangeKind,
-    HeldUp,
     Import,
     InvalidPartitions,
     SplitNotAllowed,
@@ -58,13 +57,6 @@ _EVER = 10
 """A topic may have had this many times the partitions that it may have at once, spent ones included, because answers
 about a whole topic list them, too."""
 
-Hold = Callable[[str], AbstractAsyncContextManager[Also | None]]
-"""A context manager around the sealing of partitions, entered with the topic's name. Entering may wait. The function
-that it returns, if any, runs inside the transaction that seals the partitions, and raises HeldUp if the seal must wait
-again."""
-
-_HELD_UP = 10
-"""How often a change of partitions waits again for appends that another node has begun meanwhile."""
 _NODE_CONFIG = "node config"
 """The kind of followed changes for the node-level configuration, as a whole."""
 
@@ -92,8 +84,9 @@ class Catalog(TopicLookup):
 
     Functions in ``erasers`` run inside the transaction that deletes a topic, with its name, so that other tables lose
     their rows of it at the same instant. Functions in ``on_change`` are called on the loop after every change. Those in
-    ``before_sealing`` hold up a change of partitions, whoever requests it, until the appends that they have promised to
-    the topic's partitions are done; they promise no more until the change is made.
+    ``before_sealing`` run inside the transaction of :meth:`change_partitions`, with the topic's name; their errors
+    refuse the change. While one of ``promises`` holds for a sealed partition, its end does not become final; call
+    :meth:`seal_again` when it is kept.
     """
 
     def __init__(
@@ -103,11 +96,12 @@ class Catalog(TopicLookup):
         options: CatalogOptions | None = None,
         erasers: Sequence[Callable[[Connection, str], None]] = (),
         barrier: Barrier | None = None,
+        promises: Sequence[Promise] = (),
     ) -> None:
         self.options = options or CatalogOptions()
         super().__init__(self.options.static)
         self.on_change: list[Callable[[Change], None]] = []
-        self.before_sealing: list[Hold] = []
+        self.before_sealing: list[Callable[[Connection, str], object]] = []
         self.cluster_id = ""
         self._db = db
         self._erasers = tuple(erasers)
@@ -127,7 +121,7 @@ class Catalog(TopicLookup):
             inside=self.options.owns_streams,
             node=self.options.node,
         )
-        self._seals = Seals(db, self._barrier, self._confirm_end)
+        self._seals = Seals(db, self._barrier, self._confirm_end, promises)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -436,27 +430,13 @@ class Catalog(TopicLookup):
         The new ones get the next numbers, in the order of ``make``, and begin the topic's next epoch. When this
         returns, all of it is durable, the new partitions are ready for appends, and the old ones take none any more.
         Appends in flight to the old ones are still decided, so their ends become known later (``PartitionInfo.end``,
-        ChangeKind.SEALED). An error means that nothing has changed. The change waits for ``before_sealing`` first;
-        after that, cancelling the caller does not stop it.
+        ChangeKind.SEALED). An error means that nothing has changed. Cancelling the caller does not stop the change.
 
         Raises TopicNotFound, SplitNotAllowed, InvalidChange (see :func:`bridges.catalog.topics.lineage.check_change`),
         InvalidPartitions (too many), LogUnavailable (backend) or an error of the database.
         """
         self.check_partition_change(name, seal, make)
-        for _ in range(_HELD_UP):
-            with suppress(HeldUp):
-                return await self._change_unheld(name, tuple(seal), tuple(make))
-        return await self._change_unheld(name, tuple(seal), tuple(make))
-
-    async def _change_unheld(self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...]) -> Topic:
-        checks: list[Also] = []
-        async with AsyncExitStack() as stack:
-            for hold in self.before_sealing:
-                check = await stack.enter_async_context(hold(name))
-                if check is not None:
-                    checks.append(check)
-            held = stack.pop_all()
-        return await self._work.finish(self._change_held(name, seal, make, checks, held))
+        return await self._decided(lambda: self._change_partitions(name, tuple(seal), tuple(make)))
 
     def check_partition_change(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> None:
         """Raise what :meth:`change_partitions` would raise for these arguments before it touches anything."""
@@ -471,50 +451,90 @@ class Catalog(TopicLookup):
         self._check_many(len(topic.partitions) + len(make), topic.spent)
         self._check_total(len(make))
 
-    async def _change_held(
-        self,
-        name: str,
-        seal: tuple[int, ...],
-        make: tuple[KeyRange, ...],
-        checks: Sequence[Also],
-        held: AsyncExitStack,
-    ) -> Topic:
-        async with held:
-            return await self._db.changes.settle(lambda: self._change_partitions(name, seal, make, checks))
-
-    async def _change_partitions(
-        self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...], checks: Sequence[Also]
-    ) -> Topic:
+    async def _change_partitions(self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...]) -> Topic:
         async with self._changing(name) as topic:
             self.check_partition_change(name, seal, make)  # again: another change may have come first
             epoch = topic.epoch + 1
             have = len(topic.partitions)
             new = [PartitionInfo(have + n, -1, keys, epoch) for n, keys in enumerate(make)]
-            mark = self._mark(name)
-
-            def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
-                for check in checks:
-                    check(connection)
-                mark(connection)
-                topic_rows.insert_partitions(connection, name, infos)
-                topic_rows.seal_partitions(connection, name, seal, epoch)
-                topic_rows.store_epoch(connection, name, epoch)
-
-            def apply(infos: list[PartitionInfo]) -> None:
-                gone = set(seal)
-                topic.partitions[:] = related(
-                    [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
-                )
-                topic.epoch = epoch
-                self._index.partitions += len(infos)
-                self._changed(Change(ChangeKind.PARTITIONS, topic))
-                for number in seal:
-                    self._seals.want(topic, topic.partitions[number])
-
-            # Flush, because sealing ends the old streams, which the placement driver cannot undo.
-            with self._allowed(len(new)):
-                await self._streams.make(new, commit, apply, flush=True)
+            await self._replace(topic, seal, new, self.before_sealing)
             return topic
+
+    async def repeat_partitions(
+        self, name: str, numbers: Sequence[int], also: Callable[[Connection, Mapping[int, int]], object]
+    ) -> Topic:
+        """Make those of the partitions ``numbers`` once more that were split or merged, for appends that belong behind
+        all their descendants.
+
+        In one step, two epochs: the active descendants are sealed; their children are the repeated partitions, which
+        are sealed as well and take only appends that were ``decided``; the children of these repeat the sealed
+        descendants, and are active. So records of one key stay in order for readers that follow the lineage. A repeated
+        partition has the owner of its original (:attr:`PartitionInfo.root`). ``also`` runs in the transaction, with the
+        numbers of the sealed ones by root; its error means that nothing has changed.
+
+        Raises TopicNotFound, TopicEnded, InvalidPartitions (too many), LogUnavailable (backend), the error of ``also``
+        or an error of the database.
+        """
+        return await self._decided(lambda: self._repeat_partitions(name, tuple(numbers), also))
+
+    async def _repeat_partitions(
+        self, name: str, numbers: tuple[int, ...], also: Callable[[Connection, Mapping[int, int]], object]
+    ) -> Topic:
+        async with self._changing(name) as topic:
+            known, have, epoch = topic.partitions, len(topic.partitions), topic.epoch + 1
+            if not topic.active:
+                raise TopicEnded(f"topic {name!r} was ended: all its partitions are sealed")
+            active = {one.root for one in topic.active}
+            former = [known[number] for number in numbers if known[number].root not in active]
+            heirs = active_heirs(known, [one.index for one in former])
+            self._check_many(have + len(former) + len(heirs), topic.spent)
+            self._check_total(len(former) + len(heirs))
+            new = [
+                PartitionInfo(have + n, -1, one.keys, epoch, epoch + 1, beside=one.root) for n, one in enumerate(former)
+            ]
+            again = {one.root: have + n for n, one in enumerate(former)}
+            have += len(former)
+            new += [
+                PartitionInfo(have + n, -1, known[heir].keys, epoch + 1, beside=known[heir].root)
+                for n, heir in enumerate(heirs)
+            ]
+            await self._replace(topic, heirs, new, [lambda connection, _: also(connection, again)])
+            return topic
+
+    async def _replace(
+        self,
+        topic: Topic,
+        seal: Sequence[int],
+        new: Sequence[PartitionInfo],
+        also: Sequence[Callable[[Connection, str], object]],
+    ) -> None:
+        """Seal partitions at the topic's next epoch, and make ``new`` ones, the last of which begin its latest."""
+        epoch = topic.epoch + 1
+        latest = new[-1].made_epoch if new else epoch
+        mark = self._mark(topic.name)
+
+        def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
+            for one in also:
+                one(connection, topic.name)
+            mark(connection)
+            topic_rows.insert_partitions(connection, topic.name, infos)
+            topic_rows.seal_partitions(connection, topic.name, seal, epoch)
+            topic_rows.store_epoch(connection, topic.name, latest)
+
+        def apply(infos: list[PartitionInfo]) -> None:
+            gone = set(seal)
+            topic.partitions[:] = related(
+                [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
+            )
+            topic.epoch = latest
+            self._index.partitions += len(infos)
+            self._changed(Change(ChangeKind.PARTITIONS, topic))
+            for number in (*seal, *(one.index for one in infos if not one.is_active)):
+                self._seals.want(topic, topic.partitions[number])
+
+        # Flush, because sealing ends the old streams, which the placement driver cannot undo.
+        with self._allowed(len(new)):
+            await self._streams.make(new, commit, apply, flush=True)
 
     async def give_back(self, name: str, numbers: Sequence[int]) -> None:
         """Stop counting these sealed partitions against limits, durably, because everything in them was trimmed.

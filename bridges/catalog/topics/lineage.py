@@ -93,7 +93,8 @@ class PartitionInfo(Struct, frozen=True):
     ``index`` is its number, which never changes and is never reused. ``made_epoch`` and ``sealed_epoch`` are epochs of
     the topic; ``sealed_epoch`` is None while the partition is active. ``end`` is the offset after the last record of a
     sealed partition, None until its log has confirmed that no append can come any more. ``spent`` means that everything
-    in a sealed partition was trimmed.
+    in a sealed partition was trimmed. ``beside``: the number of the partition whose owner also owns this one; -1: its
+    own number decides.
     """
 
     index: int
@@ -105,11 +106,18 @@ class PartitionInfo(Struct, frozen=True):
     parents: tuple[int, ...] = ()
     children: tuple[int, ...] = ()
     spent: bool = False
+    beside: int = -1
 
     @property
     def is_active(self) -> bool:
         """Return whether the partition takes appends."""
         return self.sealed_epoch is None
+
+    @property
+    def root(self) -> int:
+        """Return the number that decides who owns the partition. Of the partitions with one root at most one is
+        active."""
+        return self.index if self.beside < 0 else self.beside
 
     def lived_in(self, epoch: int) -> bool:
         """Return whether the partition was active in an epoch of its topic."""
@@ -150,6 +158,17 @@ def related(partitions: Sequence[PartitionInfo]) -> list[PartitionInfo]:
         )
         for one in partitions
     ]
+
+
+def active_heirs(partitions: Sequence[PartitionInfo], numbers: Iterable[int]) -> list[int]:
+    """Return the numbers of the active partitions that descend from the partitions ``numbers``."""
+    seen = set(numbers)
+    waiting = list(seen)
+    while waiting:
+        children = seen.union(partitions[waiting.pop()].children) - seen
+        seen |= children
+        waiting += children
+    return sorted(number for number in seen if partitions[number].is_active)
 
 
 def check_change(partitions: Sequence[PartitionInfo], seal: Sequence[int], make: Sequence[KeyRange]) -> None:

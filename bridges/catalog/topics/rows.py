@@ -39,13 +39,14 @@ def _read_topics(connection: Connection, which: Sequence[str]) -> list[Topic]:
             other, *numbers = json.loads(beside)
             topic.beside = Beside(bytes.fromhex(other), tuple(numbers))
         topics[name] = topic
-    for name, index, stream_id, low, high, spent, made, sealed, end in connection.execute(
-        "SELECT topic, idx, stream_id, key_low, key_high, spent, made_epoch, sealed_epoch, sealed_end FROM partitions "
-        f"{of_topic} ORDER BY idx",
+    for name, index, stream_id, low, high, spent, made, sealed, end, beside in connection.execute(
+        "SELECT topic, idx, stream_id, key_low, key_high, spent, made_epoch, sealed_epoch, sealed_end, beside "
+        f"FROM partitions {of_topic} ORDER BY idx",
         which,
     ):
         keys = KeyRange.from_stored(low, high)
-        topics[name].partitions.append(PartitionInfo(index, stream_id, keys, made, sealed, end, spent=bool(spent)))
+        info = PartitionInfo(index, stream_id, keys, made, sealed, end, spent=bool(spent), beside=beside)
+        topics[name].partitions.append(info)
         topics[name].spent += spent
     for name, key, value in connection.execute(f"SELECT topic, key, value FROM topic_config {of_topic}", which):
         topics[name].config[key] = value
@@ -94,8 +95,12 @@ def delete_topic(connection: Connection, topic: Topic) -> None:
 def insert_partitions(connection: Connection, topic: str, infos: Iterable[PartitionInfo]) -> None:
     """Insert new partitions."""
     connection.executemany(
-        "INSERT INTO partitions (topic, idx, stream_id, key_low, key_high, made_epoch) VALUES (?, ?, ?, ?, ?, ?)",
-        [(topic, info.index, info.stream_id, *info.keys.stored, info.made_epoch) for info in infos],
+        "INSERT INTO partitions (topic, idx, stream_id, key_low, key_high, made_epoch, sealed_epoch, beside) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (topic, one.index, one.stream_id, *one.keys.stored, one.made_epoch, one.sealed_epoch, one.beside)
+            for one in infos
+        ],
     )
 
 

@@ -6,7 +6,7 @@ The queue is durable: a partition that the catalog has sealed, and whose end it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,6 +28,9 @@ _log = structlog.get_logger("anabranch.catalog")
 Sealer = Callable[[str, int], Awaitable[int]]
 """Makes the end of a partition (topic, number) final and returns it. Raises LogError; may be called again."""
 
+Promise = Callable[["Connection", str, int], bool]
+"""Whether an append to a partition (topic, number) was decided that the partition has not got yet."""
+
 _CONCURRENCY = 32
 _PATIENCE_S = 1.0
 """Seconds after which a seal that waits, for its server or an open transaction, no longer holds up others."""
@@ -36,9 +39,17 @@ _RETRY_LAST_S = 60.0
 
 
 class Seals:
-    """The queue of seals to carry out. ``confirmed`` is called when a partition's end is known durably."""
+    """The queue of seals to carry out. ``confirmed`` is called when a partition's end is known durably. ``promises``
+    keep an end from becoming final."""
 
-    def __init__(self, db: Database, barrier: Barrier, confirmed: Callable[[Topic, int, int], None]) -> None:
+    def __init__(
+        self,
+        db: Database,
+        barrier: Barrier,
+        confirmed: Callable[[Topic, int, int], None],
+        promises: Sequence[Promise] = (),
+    ) -> None:
+        self._promises = promises
         self._db = db
         self._barrier = barrier
         self._confirmed = confirmed
@@ -110,6 +121,9 @@ class Seals:
         delay, _ = self._put_off.pop(stream, (0.0, 0.0))
         later = partial(self._later, stream, delay, self._retries)
         try:
+            if await self._is_promised(topic.name, number):
+                later()  # Catalog.seal_again has it retried once the append is durable
+                return
             end = await seal(topic.name, number)
             # Store the end before anyone learns it, whatever the durability: a reader that goes on to the children
             # never returns.
@@ -127,6 +141,12 @@ class Seals:
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
             self._barrier.caught("sealing", error, topic=topic.name, partition=number)
             later()
+
+    async def _is_promised(self, topic: str, number: int) -> bool:
+        promises = self._promises
+        if not promises:
+            return False
+        return await self._db.run(lambda connection: any(promise(connection, topic, number) for promise in promises))
 
     async def _confirm(self, topic: Topic, number: int, stream: int, end: int) -> None:
         mark = self._db.changes.mark(FOLLOWED, [topic.name])

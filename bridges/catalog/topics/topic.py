@@ -10,7 +10,7 @@ from enum import Enum
 from msgspec import Struct
 
 from bridges.catalog.topics.lineage import PartitionInfo, Takers
-from bridges.errors import LogError, LogUnavailable
+from bridges.errors import LogError
 
 FOLLOWED = "topic"
 """The kind of followed changes for topics and the fronts' data of each, by topic name
@@ -101,6 +101,8 @@ class Topic:
 
     def place(self, partition: int) -> tuple[bytes, int]:
         """Return the topic id and partition number that decide who owns a partition."""
+        if partition < len(self.partitions):
+            partition = self.partitions[partition].root
         beside = self.beside
         if beside is None or partition >= len(beside.partitions):
             return self.topic_id.bytes, partition
@@ -152,10 +154,6 @@ class Change(Struct, frozen=True):
 
 class TopicExists(LogError):
     """A topic with that name exists, or is being created or deleted."""
-
-
-class HeldUp(LogUnavailable):
-    """Partitions cannot be sealed yet: an append that was promised to them has not arrived."""
 
 
 class TopicNotFound(LogError):

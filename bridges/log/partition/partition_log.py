@@ -405,14 +405,11 @@ class PartitionLog:
         return ImportFenced(f"{place} is imported by run {self.import_epoch}: run {import_epoch} may not write to it")
 
     def awaits(self, batch: Batch) -> bool:
-        """Return whether a sealed partition still takes ``batch``: the marker of a transaction that is open there."""
+        """Return whether a sealed partition still takes ``batch``: one that was decided before its end is final, or the
+        marker of a transaction that is open there."""
         part = batch.transaction
-        return (
-            part is not None
-            and part.commit is not None
-            and self.final_offset is None
-            and part.producer_id in self.state.transactions.open
-        )
+        ends = part is not None and part.commit is not None and part.producer_id in self.state.transactions.open
+        return (ends or batch.decided) and self.final_offset is None
 
     async def seal(self) -> int:
         """Make the end of a partition final, after the catalog has sealed it; return that end.

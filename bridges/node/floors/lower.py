@@ -204,7 +204,8 @@ async def metadata(plan: Plan, below: Ground, place: ByItself, started: backend.
         names={kind.name: kind.names for kind in plan.kinds if kind.names is not None},
     )
     of_fronts = (eraser for kind in plan.kinds for eraser in kind.erasers)
-    catalog = Catalog(db, started.client, options, (erase_topic, *ERASERS, *of_fronts), barrier)
+    promises = [promise for kind in plan.kinds for promise in kind.promises]
+    catalog = Catalog(db, started.client, options, (erase_topic, *ERASERS, *of_fronts), barrier, promises)
     try:
         await catalog.load()
         # Another worker may take over a worker's log only when that worker is removed for good: until then it restarts

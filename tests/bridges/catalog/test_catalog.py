@@ -27,6 +27,7 @@ from bridges.catalog.topics.names import (
     collision_key,
     derived_names,
 )
+from bridges.catalog.topics.seals import Promise
 from bridges.catalog.topics.topic import (
     Change,
     ChangeKind,
@@ -96,6 +97,7 @@ class Home:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.promises: list[Promise] = []
 
     async def start(self, **options) -> Catalog:
         self.backend = Backend(self.path / "backend.db")
@@ -103,7 +105,7 @@ class Home:
         await self.db.open()
         self.progress = Progress(self.db)
         await self.progress.load()
-        self.catalog = Catalog(self.db, self.backend, CatalogOptions(**options), (erase_topic,))
+        self.catalog = Catalog(self.db, self.backend, CatalogOptions(**options), (erase_topic,), None, self.promises)
         self.changes: list[Change] = []
         self.catalog.on_change.append(self.changes.append)
         await self.catalog.load()

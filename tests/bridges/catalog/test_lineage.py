@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.database.sql import Connection
 from bridges.catalog.topics.catalog import Catalog
 from bridges.catalog.topics.config import SPLIT
 from bridges.catalog.topics.lineage import (
@@ -32,9 +32,9 @@ from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from tests.bridges.catalog.test_catalog import Home
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.databases import database, on_each_engine
-from tests.kit.waiting import until
 
 HALVES = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
+QUARTERS = [KeyRange.of_doubles(0.0, 0.25), KeyRange.of_doubles(0.25, 0.5)]
 THIRDS = [KeyRange.of_doubles(0.0, 1 / 3), KeyRange.of_doubles(1 / 3, 2 / 3), KeyRange.of_doubles(2 / 3, 1.0)]
 
 
@@ -253,57 +253,68 @@ async def test_two_changes_at_once_of_the_same_partition(home: Home) -> None:
     assert home.streams() == home.backend.alive()
 
 
-async def test_what_was_promised_to_a_partition_is_waited_for_before_it_is_sealed(home: Home) -> None:
+async def test_an_end_is_not_final_before_a_promised_append_is_there(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridges.catalog.topics.seals._RETRY_FIRST_S", 3600.0)
+    asked, kept = asyncio.Semaphore(0), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def promise(connection: Connection, topic: str, number: int) -> bool:
+        loop.call_soon_threadsafe(asked.release)
+        return (topic, number) == ("t", 0) and not kept.is_set()
+
     catalog = home.catalog
-    topic = await catalog.create_topic("t", 1, {SPLIT: "true"})
-    kept, inside = asyncio.Event(), 0
-
-    @asynccontextmanager
-    async def hold(name: str) -> AsyncIterator[None]:
-        nonlocal inside
-        inside += 1
-        try:
-            await kept.wait()
-            assert (name, len(topic.partitions)) == ("t", 1)
-            yield
-        finally:
-            inside -= 1
-
-    catalog.before_sealing.append(hold)
-    given_up = asyncio.create_task(catalog.change_partitions("t", [0], THIRDS))
-    change = asyncio.create_task(catalog.change_partitions("t", [0], HALVES))
-    await until(lambda: inside >= 2)
-    given_up.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await given_up
-    assert (inside, topic.epoch, len(topic.active)) == (1, 0, 1)
+    home.promises.append(promise)
+    topic = await catalog.create_topic("t", 2, {SPLIT: "true"}, keys=HALVES)
+    catalog.start_sealing(Sealer())
+    await catalog.change_partitions("t", [0, 1], [WHOLE])
+    for _ in range(2):
+        await asked.acquire()
+    while topic.partitions[1].end is None:
+        await asyncio.sleep(0)
+    assert (topic.partitions[0].end, catalog.pending_seals) == (None, 1)
     kept.set()
-    await change
-    assert (inside, topic.epoch, [one.keys for one in topic.active]) == (0, 1, HALVES)
-    with pytest.raises(InvalidChange):
-        await catalog.change_partitions("t", [0], HALVES)
-    assert inside == 0
+    catalog.seal_again(topic.partitions[0].stream_id)
+    await sealed(catalog)
+    assert topic.partitions[0].end == 100
 
 
 @on_each_engine
-async def test_a_topic_that_is_deleted_while_a_change_waits(home: Home) -> None:
+async def test_partitions_are_repeated_behind_all_their_descendants(home: Home) -> None:
     catalog = home.catalog
-    await catalog.create_topic("t", 1, {SPLIT: "true"})
-    kept, entered = asyncio.Event(), asyncio.Event()
+    topic = await catalog.create_topic("t", 2, {SPLIT: "true"}, keys=HALVES)
+    await catalog.change_partitions("t", [0], QUARTERS)  # 2, 3
+    told: list[Mapping[int, int]] = []
 
-    @asynccontextmanager
-    async def hold(name: str) -> AsyncIterator[None]:
-        entered.set()
-        await kept.wait()
-        yield
+    def refuse(connection: Connection, repeated: Mapping[int, int]) -> None:
+        raise InvalidChange("no")
 
-    catalog.before_sealing.append(hold)
-    change = asyncio.create_task(catalog.change_partitions("t", [0], HALVES))
-    await entered.wait()
-    await catalog.delete_topic("t")
-    kept.set()
-    with pytest.raises(TopicNotFound):
-        await change
+    before = list(topic.partitions)
+    with pytest.raises(InvalidChange):
+        await catalog.repeat_partitions("t", [0, 1], refuse)
+    assert (topic.partitions, topic.epoch) == (before, 1)
+    await catalog.repeat_partitions("t", [0, 1], lambda _, repeated: told.append(repeated))
+    assert told[-1] == {0: 4}
+    found = topic.partitions
+    assert [found[n].children for n in (0, 2, 3, 4)] == [(2, 3), (4,), (4,), (5, 6)]
+    assert [found[n].parents for n in (4, 5, 6)] == [(2, 3), (4,), (4,)]
+    assert [one.index for one in topic.active] == [1, 5, 6]
+    assert [found[n].keys for n in (4, 5, 6)] == [found[n].keys for n in (0, 2, 3)]
+    assert (topic.epoch, [topic.place(n)[1] for n in range(7)]) == (3, [0, 1, 2, 3, 0, 2, 3])
+    # What began before is repeated again, what began in a repeated partition's original has that.
+    await catalog.repeat_partitions("t", [0, 1], lambda _, repeated: told.append(repeated))
+    assert told[-1] == {0: 7}
+    assert [(one.index, one.root) for one in topic.active] == [(1, 1), (8, 2), (9, 3)]
+    await catalog.change_partitions("t", [1, 8, 9], [WHOLE])
+    await catalog.repeat_partitions("t", [1, 2, 3], lambda _, repeated: told.append(repeated))
+    assert (told[-1], [one.keys for one in topic.active]) == ({1: 11, 2: 12, 3: 13}, [WHOLE])
+    assert [topic.partitions[n].parents for n in (11, 12, 13, 14)] == [(10,), (10,), (10,), (11, 12, 13)]
+    kept = list(topic.partitions)
+    assert (await home.restart()).topic("t").partitions == kept
+    await home.catalog.change_partitions("t", [14], [])
+    with pytest.raises(TopicEnded):
+        await home.catalog.repeat_partitions("t", [0], refuse)
 
 
 @on_each_engine
