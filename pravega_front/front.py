@@ -13,7 +13,7 @@ from bridges.node.front import Front, Listener, NodeServices
 from pravega_front import checkup
 from pravega_front.listeners import CONTROLLER, SEGMENT_STORE
 from pravega_front.settings import PravegaSettings
-from pravega_front.tables import ERASERS, MIGRATIONS
+from pravega_front.tables import ERASERS, MIGRATIONS, PROMISES
 
 if TYPE_CHECKING:
     from bridges.catalog.views.transactions import TransactionDirectory
@@ -32,6 +32,7 @@ class PravegaFront(Front):
     connection_bounds = ("max_connections", "max_controller_connections")
     migrations = MIGRATIONS
     erasers = ERASERS
+    promises = PROMISES
     checks = (checkup.refused_appends,)
 
     def __init__(self, node: NodeServices) -> None:

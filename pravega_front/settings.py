@@ -59,11 +59,6 @@ class PravegaSettings(Section):
     transaction_max_lease_ms: Duration = setting(
         600_000, ge=1, description="Longest lease that a transaction may request."
     )
-    scale_wait_ms: Duration = setting(
-        60_000,
-        description="How long a scale of a stream waits for open transactions before it aborts them. 0: it aborts them "
-        "at once.",
-    )
     scale_interval_ms: Duration = setting(
         60_000,
         ge=10,
@@ -98,6 +93,8 @@ class PravegaSettings(Section):
         "tokens.",
     )
 
+    scale_wait_ms: ClassVar[Duration] = 0
+    """Former setting: a scale does not wait for open transactions."""
     connections_max_idle_ms: ClassVar[Duration] = 600_000
     """Time after which an idle connection is closed."""
     unacknowledged_bytes_per_connection: ClassVar[Size] = 32 * 1024**2

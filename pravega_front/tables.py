@@ -3,9 +3,10 @@ topic."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
-from bridges.catalog.database.sql import Connection
+from bridges.catalog.database.sql import Connection, upsert
 
 
 def _first(connection: Connection) -> None:
@@ -116,6 +117,16 @@ def _several_nodes(connection: Connection) -> None:
     )
 
 
+def _targets(connection: Connection) -> None:
+    # The segments to which a commit appends those of ``parents`` (which are sealed), as JSON; empty: ``parents``.
+    connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN targets TEXT NOT NULL DEFAULT ''")
+
+
+def _default_scope(connection: Connection) -> None:
+    # The scope of topics whose names have no dot: clients find it before there are any.
+    connection.execute(upsert("front_pravega_scopes", "name"), ("default",))
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _first,
     _transactions,
@@ -128,6 +139,8 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _conditional_merges,
     _outcomes,
     _several_nodes,
+    _targets,
+    _default_scope,
 )
 """Migrations, each from one version to the next. Never change one that was released."""
 
@@ -137,4 +150,20 @@ def _erase(connection: Connection, topic: str) -> None:
         connection.execute(f"DELETE FROM front_pravega_{table} WHERE topic = ?", (topic,))
 
 
+def _is_promised(connection: Connection, topic: str, partition: int) -> bool:
+    query = "SELECT 1 FROM front_pravega_merges WHERE target = ? AND partition = ?"
+    if connection.execute(query, (topic, partition)).fetchone() is not None:
+        return True
+    query = "SELECT parents, targets, merged FROM front_pravega_transactions WHERE topic = ? AND state = ?"
+    return any(
+        number == partition and place not in json.loads(merged)
+        for parents, targets, merged in connection.execute(query, (topic, COMMITTING)).fetchall()
+        for place, number in enumerate(json.loads(targets or parents))
+    )
+
+
+COMMITTING = 2
+"""State of a transaction whose commit is decided (:class:`pravega_front.wire.controller.TxnState`, whose module takes
+long to import)."""
+PROMISES: tuple[Callable[[Connection, str, int], bool], ...] = (_is_promised,)
 ERASERS: tuple[Callable[[Connection, str], None], ...] = (_erase,)

@@ -38,11 +38,14 @@ class Version(Struct, frozen=True):
 
 
 OURS = Version(says=1, stores=2)
-"""The versions of this release. Stores 2: pins of slots to nodes, batches of YDB's transactions."""
+"""The versions of this release. Stores 2: pins of slots to nodes, batches of YDB's transactions, repeated
+partitions."""
 PINS = 2
 """First ``stores`` version whose balancing leaves pinned slots alone."""
 YDB_TRANSACTIONS = 2
 """First ``stores`` version that reads a batch of YDB's messages in a transaction."""
+REPEATED_PARTITIONS = 2
+"""First ``stores`` version that finds the owner of a repeated partition, and keeps promises to sealed ones."""
 
 _SINCE = MIGRATIONS.index(extend_cluster) + 1
 """First version of the tables with members' versions; before it, all members have version 1."""

@@ -131,12 +131,13 @@ async def appended(
     claims: Sequence[tuple[int, int]] = (),
     *,
     admitted: bool = False,
+    decided: bool = False,
 ) -> int:
     """Append to a segment and wait until that is durable; return the segment's length after it, -1 if unknown.
 
     Raises the errors of :meth:`pravega_front.service.segment.Segment.append`.
     """
-    append = partial(segment.append, part=part, hold=hold, claims=claims, admitted=admitted)
+    append = partial(segment.append, part=part, hold=hold, claims=claims, admitted=admitted, decided=decided)
     length: int = await awaited(lambda done: append(parts, size, stamp, None, done))
     return length
 

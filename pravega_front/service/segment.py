@@ -221,13 +221,15 @@ class Segment:
         claims: Sequence[tuple[int, int]] = (),
         *,
         admitted: bool = False,
+        decided: bool = False,
     ) -> None:
         """Append ``size`` bytes; with ``expected`` only if the segment ends there.
 
         ``claims``: (events, bytes) per append, if these are several appends. ``part``: the transaction of the log that
         the bytes belong to; they are visible after its end. ``hold``: the caller's exclusive hold on the log.
-        ``admitted``: the topic's demands were checked when the bytes were written to another segment. ``done`` gets the
-        errors of :meth:`bridges.log.partition.append_path.AppendPath.append`.
+        ``admitted``: the topic's demands were checked when the bytes were written to another segment. ``decided``: a
+        sealed segment takes the bytes as well, because the front has promised them. ``done`` gets the errors of
+        :meth:`bridges.log.partition.append_path.AppendPath.append`.
         """
         guard = None if expected is None else Guard(end_position=expected)
         if expected is not None and expected < 0:
@@ -248,7 +250,7 @@ class Segment:
                 part=part,
             )
             batch = Batch(payload, records, int(FormatId.PRAVEGA), now, stamp, guard, transaction=part)
-            batch.own, batch.admitted = True, admitted
+            batch.own, batch.admitted, batch.decided = True, admitted, decided
         else:
             batch = note(stamp, guard)
 

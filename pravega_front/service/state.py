@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from bridges.catalog.database.following import rows_named
 from bridges.catalog.database.sql import Connection, Database, upsert
-from bridges.catalog.topics.topic import FOLLOWED, HeldUp
-from bridges.errors import LogError
+from bridges.catalog.topics.topic import FOLLOWED
+from bridges.errors import LogError, PartitionSealed
 from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate
 
@@ -82,7 +82,7 @@ class SegmentState:
         one that holds. The ``updates`` of the target's attributes are part of the same database transaction. The row is
         deleted with the topic.
 
-        Raises ConditionFailed, TooManyAttributes.
+        Raises PartitionSealed, ConditionFailed, TooManyAttributes.
         """
 
         def decide(connection: Connection) -> Merging:
@@ -90,6 +90,9 @@ class SegmentState:
             row = connection.execute(query, (topic,)).fetchone()
             if row is not None:
                 return Merging(*row)
+            query = "SELECT 1 FROM partitions WHERE stream_id = ? AND sealed_epoch IS NOT NULL"
+            if connection.execute(query, (wanted.stream_id,)).fetchone() is not None:
+                raise PartitionSealed(f"{wanted.target}-{wanted.partition}", ())
             undo = [
                 (one.attribute.hex(), one.new, _attribute(connection, wanted.target, wanted.partition, one.attribute))
                 for one in updates
@@ -159,13 +162,6 @@ def _set_attributes(connection: Connection, topic: str, partition: int, updates:
         else:
             row = (topic, partition, update.attribute, update.new)
             connection.execute(upsert("front_pravega_attributes", "topic partition id", "value"), row)
-
-
-def require_none_merged(connection: Connection, topic: str) -> None:
-    """Raise HeldUp while a merge in pieces into a stream's segment is decided and has not ended."""
-    query = "SELECT 1 FROM front_pravega_merges WHERE target = ? LIMIT 1"
-    if connection.execute(query, (topic,)).fetchone() is not None:
-        raise HeldUp(f"a merge with a segment of {topic} is under way: retry")
 
 
 def read_loose(connection: Connection, topics: Collection[str] | None) -> dict[str, Loose]:

@@ -52,7 +52,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Itera
         "sbp.objects": f"file://{bucket}",
         "sbp.object_linger_ms": "10",
         "pravega.transaction_min_lease_ms": "1000",
-        "pravega.scale_wait_ms": "2000",
     }
     url = postgres.made()
     listen = dict.fromkeys(LISTENERS, ANY)

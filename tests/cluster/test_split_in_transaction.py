@@ -29,7 +29,7 @@ from tests.split_clients import (
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[list[NodeProcess]]:
     directory = tmp_path_factory.mktemp("split")
-    with three(directory, postgres, LISTENERS, pravega__scale_wait_ms="2000") as found:
+    with three(directory, postgres, LISTENERS) as found:
         admin = AdminClient({"bootstrap.servers": found[0].kafka})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
         await_leaders(admin, {1, 2, 3})

@@ -95,10 +95,11 @@ def test_a_stream_that_is_split_and_merged_again_and_again_goes_on_once_what_it_
 
 
 def test_scopes_and_what_is_said_of_a_stream_are_bounded(tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = {"pravega.scopes": "3", "pravega.attributes_per_segment": "2"}
+    settings = {"pravega.scopes": "4", "pravega.attributes_per_segment": "2"}
     directory = tmp_path_factory.mktemp("bounds") / "data"
     with NodeProcess(directory, settings=settings, listen=dict.fromkeys(LISTENERS, ANY)) as node:
         calls = ControllerClient(node.addresses["pravega"])
+        assert "default" in calls.listScopes().scopes, "it is there from the start, and one of the four"
         made = [calls.createScope(scope=f"scope-{number}").status for number in range(4)]
         assert made == [CreateScopeStatus.SUCCESS] * 3 + [CreateScopeStatus.FAILURE]
         assert calls.createScope(scope="scope-0").status == CreateScopeStatus.SCOPE_EXISTS

@@ -24,7 +24,7 @@ from bridges.catalog.database.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRA
 from bridges.catalog.database.sql import Connection
 from pravega_front.names import TRANSACTION
 from pravega_front.wire import commands as wire
-from pravega_front.wire.controller import PingStatus, ScaleStatus, TxnState, TxnStatus
+from pravega_front.wire.controller import PingStatus, TxnState, TxnStatus
 from tests.databases import database
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS
@@ -153,22 +153,6 @@ def test_leases(node: NodeProcess) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             found.begin(lease)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-def test_a_scale_waits_for_transactions(node: NodeProcess) -> None:
-    found = Stream(node, "scaled")
-    txn = found.begin()
-    found.write(txn, event(b"before the scale"))
-    ranges = [{"start": 0, "end": 0.25}, {"start": 0.25, "end": 0.5}]
-    answers: list[Any] = []
-    scale = threading.Thread(
-        target=lambda: answers.append(found.calls.scale(streamInfo=found.info, sealedSegments=[0], newKeyRanges=ranges))
-    )
-    scale.start()
-    assert found.calls.commitTransaction(streamInfo=found.info, txnId=txn).status == TxnStatus.SUCCESS
-    scale.join(60)
-    assert answers[0].status == ScaleStatus.STARTED
-    assert found.read(0) == event(b"before the scale")
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -31,11 +31,10 @@ from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from pravega_front.names import TRANSIENT
 from pravega_front.service.pieces import EventCount, appended, marked
 from pravega_front.service.segments import NotPossible, SegmentMissing
-from pravega_front.service.state import Merging, require_none_merged
+from pravega_front.service.state import Merging
 from pravega_front.service.transactions.carrying_out import carry_out, fail_as_log_error
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics.catalog import Also
     from bridges.log.partition.append_path import Hold
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
@@ -53,9 +52,6 @@ _ONE_BATCH = 15 * 1024 * 1024
 _PIECE = 8 * 1024 * 1024
 _AT_ONCE = 4
 """Most concurrent merges: each holds a piece, or all of a small source, and the batch encoded from it."""
-_PATIENCE_S = 30.0
-_LOOK_S = 0.2
-"""Timeout and interval for polling whether another node has ended its merges."""
 _NONE = -1
 """Number that stands for no attempt."""
 
@@ -92,13 +88,11 @@ class Merges:
         self._account = node.budget.account(lambda: None)
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._running = segments.merges
-        self._changing: dict[str, int] = {}
         self._tasks = TaskSet()
 
     async def load(self) -> None:
         """Carry out decided merges and delete abandoned segments of large events, in the slots that this node owns or
         gains."""
-        self._node.catalog.before_sealing.append(self._keep_out)
         self._node.owners.on_gained.append(self._gained)
         self._node.owners.on_lost.append(self._lost)
         await self._take_up(self._loose_in(self._node.owners.mine))
@@ -157,8 +151,6 @@ class Merges:
 
     async def close(self) -> None:
         """Stop; the next start continues merges under way."""
-        with suppress(ValueError):  # load() may not have been called
-            self._node.catalog.before_sealing.remove(self._keep_out)
         tasks = self._running.tasks()
         for task in tasks:
             task.cancel()
@@ -203,24 +195,6 @@ class Merges:
         with suppress(SegmentMissing):
             await self._segments.delete(name)
 
-    @asynccontextmanager
-    async def _keep_out(self, topic: str) -> AsyncIterator[Also | None]:
-        """Keep merges into a stream's segments out: decided merges are finished first, and no new ones begin inside.
-        Entered by every seal of segments, through any protocol."""
-        self._changing[topic] = self._changing.get(topic, 0) + 1
-        try:
-            await self._running.ended_with(topic)
-            end = asyncio.get_running_loop().time() + _PATIENCE_S
-            while topic in {one.target for one in (await self._state.merges()).values()}:
-                if asyncio.get_running_loop().time() > end:
-                    raise LogUnavailable(f"a merge with a segment of {topic} is under way: retry")
-                await asyncio.sleep(_LOOK_S)
-            yield partial(require_none_merged, topic=topic)
-        finally:
-            self._changing[topic] -= 1
-            if not self._changing[topic]:
-                del self._changing[topic]
-
     def _start(
         self, name: str, target: Segment, work: Callable[[], Awaitable[int]]
     ) -> tuple[Segment, asyncio.Task[int]]:
@@ -231,8 +205,6 @@ class Merges:
 
     async def _begin(self, name: str, source: Segment, target: Segment, updates: Sequence[AttributeUpdate]) -> int:
         """Merge as one batch, or store the decision to merge in pieces and carry it out."""
-        if target.topic in self._changing:
-            raise LogUnavailable(f"the segments of {target.topic} are being changed")
         sealed, source.loose_sealed = source.loose_sealed, True
         decided: Merging | None = None
         length = -1
@@ -284,8 +256,14 @@ class Merges:
     # --- in pieces -------------------------------------------------------------------------------------------------
 
     async def _finish(self, name: str, merge: _Large) -> int:
-        """Carry out a decided merge. If that is impossible it is aborted, so that nothing of it is ever visible, and
-        the error is raised."""
+        """Carry out a decided merge; a target that was sealed since gets its final end afterwards. If the merge is
+        impossible it is aborted, so that nothing of it is ever visible, and the error is raised."""
+        try:
+            return await self._carry_out(name, merge)
+        finally:
+            self._node.catalog.seal_again(merge.target.log.stream_id)
+
+    async def _carry_out(self, name: str, merge: _Large) -> int:
         target = merge.target
         try:
             end = await self._until_done(merge, self._attempt, _AGAIN)
@@ -303,7 +281,8 @@ class Merges:
             length = await target.position_behind(end)
         except LogError:
             length = -1  # the merge succeeded; the client can query the length
-        await self._delete_source(name)
+        # A sealed target's end is final only when the decision is gone with the source.
+        await carry_out(partial(self._delete_source, name), self._few, _AGAIN, "deletion of a source", segment=name)
         return length
 
     async def _until_done(self, merge: _Large, work: _Work, again: tuple[type[LogError], ...]) -> int:
@@ -354,7 +333,9 @@ class Merges:
         try:
             parts = await merge.source.read_all(at, size)
             count = await asyncio.to_thread(events.feed, parts)
-            await appended(merge.target, parts, size, EventStamp(merge.writer_id, number, count), part, hold)
+            await appended(
+                merge.target, parts, size, EventStamp(merge.writer_id, number, count), part, hold, decided=True
+            )
         finally:
             self._account.give(Kind.READS, 2 * size)
 

@@ -36,6 +36,8 @@ class Transaction(Struct, eq=False):
     parents: list[int]
     decided: int = 0
     """Sequence number of the decision among those of its stream; 0 before it."""
+    targets: list[int] = field(default_factory=list)
+    """Numbers of the segments to which the commit appends, by place in ``parents``; empty: the parents themselves."""
     merged: set[int] = field(default_factory=set)
     """Indexes into ``parents`` of the segments that the commit has appended."""
     deadline: float = 0.0
@@ -52,6 +54,10 @@ class Transaction(Struct, eq=False):
     def epoch(self) -> int:
         """Return the epoch of the stream in which the transaction began."""
         return self.high >> 32
+
+    def target(self, place: int) -> int:
+        """Return the number of the segment to which the commit appends that of ``parents[place]``."""
+        return (self.targets or self.parents)[place]
 
     @property
     def hex_id(self) -> str:
@@ -79,7 +85,9 @@ async def append_to_parent(transaction: Transaction, segment: Segment, parent: S
             if whole.events <= segment.most_events:
                 if last is None:
                     stamp = EventStamp(writer_id, 1, whole.events, -1)
-                    await appended(parent, whole.parts, whole.size, stamp, claims=whole.claims, admitted=True)
+                    await appended(
+                        parent, whole.parts, whole.size, stamp, claims=whole.claims, admitted=True, decided=True
+                    )
                 return
         part = InTransaction(transaction.low, -1)  # the epoch is unused: parts differ by their numbers
         done = 0 if last is None else last.number
@@ -88,7 +96,9 @@ async def append_to_parent(transaction: Transaction, segment: Segment, parent: S
             number += 1
             if number > done:
                 stamp = EventStamp(writer_id, number, piece.events)
-                await appended(parent, piece.parts, piece.size, stamp, part, claims=piece.claims, admitted=True)
+                await appended(
+                    parent, piece.parts, piece.size, stamp, part, claims=piece.claims, admitted=True, decided=True
+                )
     finally:
         account.give(Kind.READS, held)
     if done < number or transaction.low in parent.log.state.transactions.open:

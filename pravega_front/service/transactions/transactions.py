@@ -13,8 +13,8 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +26,16 @@ from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.database.following import rows_named
 from bridges.catalog.database.sql import Connection, DatabaseError
 from bridges.catalog.topics.rules import demands
-from bridges.catalog.topics.topic import FOLLOWED, Beside, ChangeKind, HeldUp, TopicKind, TopicNotFound
+from bridges.catalog.topics.topic import (
+    FOLLOWED,
+    Beside,
+    ChangeKind,
+    TopicEnded,
+    TopicKind,
+    TopicNotFound,
+    partition_of,
+)
+from bridges.cluster import versions
 from bridges.errors import LogError, LogUnavailable, PartitionSealed
 from pravega_front.service.segments import KEEP
 from pravega_front.service.transactions.carrying_out import carry_out, fail_as_log_error
@@ -35,7 +44,6 @@ from pravega_front.service.transactions.transaction import ENDED, Transaction, a
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics.catalog import Also
     from bridges.catalog.topics.topic import Change, Topic
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
@@ -80,10 +88,19 @@ class _Row(NamedTuple):
     decided: int
     merged: str
     pings: int
+    targets: str
+
+
+class _Decision(NamedTuple):
+    """How a transaction ends: ``number`` in the order of decisions, and the segments to which a commit appends."""
+
+    state: TxnState
+    number: int
+    targets: list[int]
 
 
 class _Moved(LogError):
-    """The stream has other segments than when the transaction began to be created."""
+    """The stream has other segments than when the transaction began to be created, or it was decided meanwhile."""
 
 
 class Transactions:
@@ -106,8 +123,6 @@ class Transactions:
         # By stream: the task that carries out decisions, and the streams with decisions it has not seen.
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._more: set[str] = set()
-        self._changing: dict[str, int] = {}
-        self._beginning: dict[str, set[asyncio.Event]] = {}
         self._beginnings = TaskSet()
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._account = node.budget.account(lambda: None)
@@ -119,7 +134,8 @@ class Transactions:
         await self._move_ended()
         self._node.db.changes.mirror(FOLLOWED, _read, self._follow)
         rows = await self._node.db.run(lambda connection: _read(connection, None))
-        self._node.catalog.before_sealing.append(self.keep_out)
+        if self._node.db.engine.shared:
+            self._node.catalog.before_sealing.append(_require_level)
         self._node.catalog.on_change.append(self._changed)
         self._node.owners.on_gained.append(self._gained)
         self._follow(rows, None)
@@ -186,7 +202,7 @@ class Transactions:
             self.open.add(one)
         one.merged.update(json.loads(row.merged))
         if one.state is TxnState.OPEN and row.state != TxnState.OPEN:
-            self._take_decision(one, TxnState(row.state), row.decided)
+            self._take_decision(one, TxnState(row.state), row.decided, json.loads(row.targets or "[]"))
 
     def _gained(self, slots: Collection[int]) -> None:
         """Take over the work of slots that this node has gained."""
@@ -231,22 +247,10 @@ class Transactions:
         self.check_lease(lease_ms)
         if len(self.open) >= self._settings.transactions:
             raise TooManyOpen(f"there are {self._settings.transactions} open transactions")
-        if topic.name in self._changing:
-            raise TooManyOpen(f"the segments of {topic.name} are being changed")
-        begun = asyncio.Event()
-        beginning = self._beginning.setdefault(topic.name, set())
-        beginning.add(begun)
-        return await self._beginnings.finish(self._begin(topic, lease_ms, begun))
+        return await self._beginnings.finish(self._begin(topic, lease_ms))
 
-    async def _begin(self, topic: Topic, lease_ms: int, begun: asyncio.Event) -> Transaction:
-        beginning = self._beginning[topic.name]
-        try:
-            found = await self._make(topic, lease_ms)
-        finally:
-            begun.set()
-            beginning.discard(begun)
-            if not beginning and self._beginning.get(topic.name) is beginning:
-                del self._beginning[topic.name]
+    async def _begin(self, topic: Topic, lease_ms: int) -> Transaction:
+        found = await self._make(topic, lease_ms)
         if self._node.catalog.topics.get(topic.name) is not topic:
             self._stream_gone(found)
             raise TopicNotFound(f"stream {topic.name} was deleted")
@@ -287,7 +291,7 @@ class Transactions:
 
         # The hidden topic has the stream's demands, so events are checked when written, and a commit is never refused.
         config = {**demands(topic.config), **KEEP}
-        beside = Beside(topic.topic_id.bytes, tuple(parents))
+        beside = Beside(topic.topic_id.bytes, tuple(topic.place(parent)[1] for parent in parents))
         await catalog.create_topic(
             found.hidden, len(parents), config, kind=TopicKind.TRANSIENT, also=also, then=begun, beside=beside
         )
@@ -333,41 +337,63 @@ class Transactions:
         topic = self._node.catalog.topics.get(transaction.topic)
         note = self._node.db.changes.note(FOLLOWED, [transaction.hidden])
         key = _key(transaction)
+        roots = [] if topic is None else [topic.place(parent)[1] for parent in transaction.parents]
 
-        def decide(connection: Connection) -> tuple[TxnState, int]:
-            query = f"SELECT state, decided FROM front_pravega_transactions {_ONE}"
+        def decide(connection: Connection, repeated: Mapping[int, int] | None = None) -> _Decision | None:
+            query = f"SELECT state, decided, targets FROM front_pravega_transactions {_ONE}"
             row = connection.execute(query, key).fetchone()
             if row is None:  # another node has decided and carried it out, or the stream is gone
                 found = (
                     None if topic is None else outcome(connection, topic.topic_id, transaction.high, transaction.low)
                 )
-                return found or TxnState.ABORTED, 0
+                return _Decision(found or TxnState.ABORTED, 0, [])
             if row[0] != TxnState.OPEN:
-                return TxnState(row[0]), row[1]
+                return _Decision(TxnState(row[0]), row[1], json.loads(row[2] or "[]"))
+            targets: list[int] = []
+            if wanted is TxnState.COMMITTING and topic is not None:
+                active = _active(connection, topic.name) | (repeated or {})
+                if not active.keys() >= set(roots):
+                    return None
+                targets = [active[root] for root in roots]
             query = "SELECT COALESCE(MAX(decided), 0) + 1 FROM front_pravega_transactions WHERE topic = ?"
             (number,) = connection.execute(query, (transaction.topic,)).fetchone()
-            change = f"UPDATE front_pravega_transactions SET state = ?, decided = ? {_ONE}"
-            connection.execute(change, (int(wanted), number, *key))
+            change = f"UPDATE front_pravega_transactions SET state = ?, decided = ?, targets = ? {_ONE}"
+            stored = json.dumps(targets) if targets else ""
+            connection.execute(change, (int(wanted), number, stored, *key))
             note(connection)
-            return wanted, number
+            return _Decision(wanted, number, targets)
 
-        def decided(found: tuple[TxnState, int]) -> None:
-            state, number = found
-            if transaction.state is not TxnState.OPEN:
+        def repeat(connection: Connection, repeated: Mapping[int, int]) -> None:
+            row = connection.execute(f"SELECT state FROM front_pravega_transactions {_ONE}", key).fetchone()
+            if row != (TxnState.OPEN,):
+                raise _Moved(f"transaction {transaction.hex_id} was decided meanwhile")
+            if self._node.db.engine.shared:
+                _require_level(connection, transaction.topic)
+            decide(connection, repeated)
+
+        def decided(found: _Decision | None) -> None:
+            if found is None or transaction.state is not TxnState.OPEN:
                 return  # the stream was deleted meanwhile, or another node's decision came first
-            if state in ENDED:
-                self._ended(transaction, state)
+            if found.state in ENDED:
+                self._ended(transaction, found.state)
             else:
-                self._take_decision(transaction, state, number)
+                self._take_decision(transaction, *found)
 
         try:
-            await self._node.db.run(decide, then=decided)
+            while await self._node.db.run(decide, then=decided) is None:
+                # Segments were split or merged since it began: it is decided with the change that repeats them.
+                try:
+                    await self._node.db.changes.catch_up()
+                    with suppress(_Moved):
+                        await self._node.catalog.repeat_partitions(transaction.topic, transaction.parents, repeat)
+                except (TopicEnded, TopicNotFound):
+                    wanted = TxnState.ABORTING
         finally:
             transaction.deciding = None
 
-    def _take_decision(self, transaction: Transaction, state: TxnState, number: int) -> None:
+    def _take_decision(self, transaction: Transaction, state: TxnState, number: int, targets: list[int]) -> None:
         """Apply a durable decision in memory, and have it carried out."""
-        transaction.state, transaction.decided = state, number
+        transaction.state, transaction.decided, transaction.targets = state, number, targets
         if state is TxnState.COMMITTING:
             for place in self._own_places(transaction):
                 segment = self._own_segment(transaction, place)
@@ -379,35 +405,6 @@ class Transactions:
         transaction.state = state
         self.open.remove(transaction)
         transaction.ended.set()
-
-    @asynccontextmanager
-    async def keep_out(self, topic: str) -> AsyncIterator[Also | None]:
-        """Keep transactions of a stream out: open ones are waited for, then aborted, and none begins inside.
-
-        A transaction is appended to the segments that existed when it began. So every seal of a segment, through any
-        protocol, happens inside, after all accepted commits are carried out. A transaction that another node begins
-        meanwhile is detected by the database transaction that seals.
-        """
-        self._changing[topic] = self._changing.get(topic, 0) + 1
-        try:
-            loop = asyncio.get_running_loop()
-            end = loop.time() + self._settings.scale_wait_ms / 1000
-            for begun in list(self._beginning.get(topic, ())):
-                await begun.wait()
-            await self._node.db.changes.catch_up()
-            for one in self.open.in_topic(topic):
-                if one.state not in ENDED:
-                    try:
-                        async with asyncio.timeout_at(end):
-                            await one.ended.wait()
-                    except TimeoutError:
-                        await self.abort(one)
-                        await one.ended.wait()
-            yield partial(_require_none, topic=topic)
-        finally:
-            self._changing[topic] -= 1
-            if not self._changing[topic]:
-                del self._changing[topic]
 
     def _changed(self, change: Change) -> None:
         """Drop a deleted stream's transactions: a recreated stream does not have them."""
@@ -493,7 +490,12 @@ class Transactions:
             places = self._own_places(transaction)
             for place in places:
                 await self._merge(transaction, place)
-            if places and await self._store_merged(transaction, places):
+            if not places:
+                return
+            ended = await self._store_merged(transaction, places)
+            for place in places:
+                self._seal_again(transaction.topic, transaction.target(place))
+            if ended:
                 self._ended(transaction, TxnState.COMMITTED)
                 await self._clear(transaction)
         elif transaction.state is TxnState.ABORTING and self.ends(transaction):
@@ -502,16 +504,21 @@ class Transactions:
             await self._clear(transaction)
 
     async def _merge(self, transaction: Transaction, place: int) -> None:
-        """Append one segment of the transaction to its parent."""
-        number = transaction.parents[place]
+        """Append one segment of the transaction to its target."""
         segment = self._own_segment(transaction, place)
-        parent = self._segments.find(self.open.parent_name(transaction, number) or "")
+        parent = self._segments.find(self.open.parent_name(transaction, transaction.target(place)) or "")
         if segment is None or parent is None:
             raise LogError(f"a segment of transaction {transaction.hex_id} cannot be found")
         segment.loose_sealed = True
         await self._segments.merges.ended_with(transaction.hidden)
         await segment.quiet()  # everything acknowledged is committed
         await append_to_parent(transaction, segment, parent, self._account)
+
+    def _seal_again(self, topic: str, number: int) -> None:
+        """Have the end of a sealed segment made final, which the commit of a transaction has put off."""
+        partition = partition_of(self._node.catalog.topics.get(topic), number)
+        if partition is not None and not partition.is_active:
+            self._node.catalog.seal_again(partition.stream_id)
 
     async def _store_merged(self, transaction: Transaction, places: Sequence[int]) -> bool:
         """Store which segments are appended; return whether these were the last."""
@@ -577,11 +584,19 @@ def _store_end(connection: Connection, transaction: Transaction, topic: Topic | 
         keep(connection, topic.topic_id, transaction.high, transaction.low, state)
 
 
-def _require_none(connection: Connection, topic: str) -> None:
-    """Raise HeldUp if a stream has a transaction that has not ended."""
+def _active(connection: Connection, topic: str) -> dict[int, int]:
+    """Return the numbers of a stream's active segments, by their roots."""
+    query = "SELECT idx, beside FROM partitions WHERE topic = ? AND sealed_epoch IS NULL"
+    return {number if root < 0 else root: number for number, root in connection.execute(query, (topic,))}
+
+
+def _require_level(connection: Connection, topic: str) -> None:
+    """Raise LogUnavailable if a stream has transactions while the cluster has nodes of the release before, which could
+    commit none to sealed segments."""
     query = "SELECT 1 FROM front_pravega_transactions WHERE topic = ? LIMIT 1"
-    if connection.execute(query, (topic,)).fetchone() is not None:
-        raise HeldUp(f"a transaction of {topic} has begun meanwhile")
+    is_behind = versions.level(connection).stores < versions.REPEATED_PARTITIONS
+    if is_behind and connection.execute(query, (topic,)).fetchone() is not None:
+        raise LogUnavailable(f"{topic} has open transactions: it is scaled when every node has this release")
 
 
 def _key(transaction: Transaction) -> tuple[str, int, int]:

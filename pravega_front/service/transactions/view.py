@@ -47,7 +47,7 @@ class LiveTransactions:
     def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:
         # While a large transaction is committed, the partition's log has an open transaction, too.
         for one in self._service.open.in_topic(topic):
-            yield self._view(one) if partition in one.parents else None
+            yield self._view(one) if partition in one.parents or partition in one.targets else None
 
     async def abort(self, transactional_id: str) -> TransactionView:
         found = self._find(transactional_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bridges.catalog.database.schema import MIGRATIONS as TABLES
 from bridges.errors import LogError, LogUnavailable, StorageFull
 from pravega_front.service.state import ConditionFailed, Merging, SegmentState
 from pravega_front.service.transactions import carrying_out
@@ -59,7 +60,7 @@ async def test_it_is_tried_until_it_does_not_fail_so(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 async def state(tmp_path: Path) -> AsyncIterator[SegmentState]:
-    db = database(tmp_path / "tables.db", MIGRATIONS, application_id=1)
+    db = database(tmp_path / "tables.db", (*TABLES, *MIGRATIONS), application_id=1)
     await db.open()
     yield SegmentState(db, 10)
     await db.close()
