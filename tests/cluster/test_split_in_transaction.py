@@ -1,4 +1,4 @@
-"""A topic is split under an open transaction of Kafka's while nodes come and go: all readers see it whole."""
+"""A topic is split under an open transaction while nodes come and go: all readers see it whole."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+import ydb
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from pravega_front.wire.controller import TxnState, TxnStatus
 from tests.cluster.conftest import three
 from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, await_leaders
 from tests.node_process import NodeProcess
 from tests.postgres import Postgres
+from tests.pravega_front.test_transactions_over_scales import WHOLE, Stream, in_order
 from tests.split_clients import (
     LISTENERS,
     LONG_MS,
@@ -65,3 +68,33 @@ def test_a_transaction_over_a_split_is_whole_whoever_has_its_parts(nodes: list[N
         end(readers, transaction, how)
         controller.close()
     judge(readers, how)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_transaction_of_pravegas_over_scales_is_whole_whoever_has_its_parts(nodes: list[NodeProcess]) -> None:
+    name = f"scales-{uuid4().hex[:8]}"
+    found = Stream(nodes[0], name, 2)
+    with ydb.Driver(endpoint=f"grpc://{nodes[0].ydb}", database="/local") as driver:
+        driver.wait(timeout=PATIENCE, fail_fast=True)
+        driver.topic_client.alter_topic(name, add_consumers=["all", "old"])
+    parents, txn = found.current(), found.begin()
+    for number, parent in enumerate(parents):
+        plainly(nodes[0], name, number, f"a{number}")
+        found.write(txn, parent, f"t{number}")
+    with Readers(nodes[0], name, 6) as readers:
+        found.at(nodes[1]).scale(WHOLE)
+        plainly(nodes[0], name, 2, "b2")
+        readers.until(lambda one: sorted(one.values) == ["a0", "a1", "b2"])
+        for node in nodes[1:]:
+            node.kill()
+            node.start()
+        assert found.at(nodes[2]).commit(txn) is TxnStatus.SUCCESS
+        nodes[2].kill()  # whatever it has carried out by now
+        nodes[2].start()
+        assert found.at(nodes[1]).ended(txn) is TxnState.COMMITTED
+        plainly(nodes[0], name, 5, "z5")
+        readers.until(lambda one: len(one.values) >= 6)
+    for reading in readers.readings.values():
+        assert sorted(reading.values) == ["a0", "a1", "b2", "t0", "t1", "z5"], reading
+        assert reading.name == "kafka" or in_order(reading.values, "a", "b", "t", "z"), reading

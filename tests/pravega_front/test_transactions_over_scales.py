@@ -49,9 +49,11 @@ class Stream:
         self.calls.createScope(scope=SCOPE)
         assert self.calls.createStream(streamInfo=self.info, scalingPolicy={"minNumSegments": segments}).status == 0
 
-    def again(self) -> None:
-        """After a restart of the node."""
-        self.calls = ControllerClient(self.node.addresses["pravega"])
+    def at(self, node: NodeProcess) -> Stream:
+        """The stream as a node knows it, maybe after a restart."""
+        self.calls.close()
+        self.calls = ControllerClient(node.addresses["pravega"])
+        return self
 
     def current(self) -> list[int]:
         """The ids of the active segments."""
@@ -76,7 +78,8 @@ class Stream:
     def write(self, txn: Any, segment_id: int, *values: str) -> None:
         name = f"{self.segment(segment_id)}{TRANSACTION}{txn.highBits:016x}{txn.lowBits:016x}"
         data = b"".join(struct.pack(">ii", 0, len(one)) + one.encode() for one in values)
-        with RawClient(self.node.addresses["pravega-segmentstore"]) as client:
+        at = self.calls.getURI(streamInfo=self.info, segmentId=segment_id)
+        with RawClient(f"{at.endpoint}:{at.port}") as client:
             writer = uuid4().bytes
             client.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup)
             client.ask(wire.AppendBlockEnd(writer, len(data), data, len(values), len(values), 1), wire.DataAppended)
@@ -144,14 +147,14 @@ def test_a_transaction_over_scales_is_behind_what_came_before_it_for_readers_of_
         readers.until(lambda one: sorted(one.values) == before)
         if how.startswith("kill"):
             node.restart(kill=True)
-            found.again()
+            found.at(node)
         if how == "abort":
             assert found.calls.abortTransaction(streamInfo=found.info, txnId=txn).status == TxnStatus.SUCCESS
         else:
             assert found.commit(txn) is TxnStatus.SUCCESS
         if how.endswith("kill"):
             node.restart(kill=True)
-            found.again()
+            found.at(node)
         assert found.ended(txn) is (TxnState.ABORTED if how == "abort" else TxnState.COMMITTED)
         parts = ["", " more", " late"] if how != "abort" else []
         every = sorted(before + [f"t{number}{part}" for number in range(segments) for part in parts])
