@@ -233,6 +233,11 @@ def made(node: NodeProcess, topic: str) -> None:
     streams = StreamManager(f"tcp://{node.addresses['pravega']}")
     streams.create_scope("default")
     assert streams.create_stream("default", topic, 1)
+    add_consumers(node, topic)
+
+
+def add_consumers(node: NodeProcess, topic: str) -> None:
+    """Those of YDB's readers."""
     with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
         driver.wait(timeout=PATIENCE, fail_fast=True)
         driver.topic_client.alter_topic(topic, add_consumers=["all", "old"])

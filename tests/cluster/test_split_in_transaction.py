@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-import ydb
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pravega_front.wire.controller import TxnState, TxnStatus
@@ -20,6 +19,7 @@ from tests.split_clients import (
     LONG_MS,
     Readers,
     Transactional,
+    add_consumers,
     controller_of,
     end,
     judge,
@@ -75,9 +75,7 @@ def test_a_transaction_over_a_split_is_whole_whoever_has_its_parts(nodes: list[N
 def test_a_transaction_of_pravegas_over_scales_is_whole_whoever_has_its_parts(nodes: list[NodeProcess]) -> None:
     name = f"scales-{uuid4().hex[:8]}"
     found = Stream(nodes[0], name, 2)
-    with ydb.Driver(endpoint=f"grpc://{nodes[0].ydb}", database="/local") as driver:
-        driver.wait(timeout=PATIENCE, fail_fast=True)
-        driver.topic_client.alter_topic(name, add_consumers=["all", "old"])
+    add_consumers(nodes[0], name)
     parents, txn = found.current(), found.begin()
     for number, parent in enumerate(parents):
         plainly(nodes[0], name, number, f"a{number}")

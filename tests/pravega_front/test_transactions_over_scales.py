@@ -12,7 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import ydb
 from pravega_client import StreamManager
 
 from pravega_front.names import TRANSACTION, SegmentName, split_id
@@ -23,7 +22,7 @@ from tests.kit.wheel import read_events
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
 from tests.pravega_front.raw_client import RawClient
-from tests.split_clients import HALVES, LISTENERS, PATIENCE, Readers, plainly
+from tests.split_clients import HALVES, LISTENERS, PATIENCE, Readers, add_consumers, plainly
 
 SCOPE = "default"
 WHOLE = [[0.0, 1.0]]
@@ -125,9 +124,7 @@ def test_a_transaction_over_scales_is_behind_what_came_before_it_for_readers_of_
     segments, changes = SCALES[scales]
     name = f"{scales}-{how}".replace(", ", "-").replace(" ", "-")
     found = Stream(node, name, segments)
-    with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
-        driver.wait(timeout=PATIENCE, fail_fast=True)
-        driver.topic_client.alter_topic(name, add_consumers=["all", "old"])
+    add_consumers(node, name)
     parents, txn = found.current(), found.begin()
     before = [f"a{number}" for number in found.numbers()]
     for number in found.numbers():

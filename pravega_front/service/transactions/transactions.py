@@ -351,7 +351,7 @@ class Transactions:
                 return _Decision(TxnState(row[0]), row[1], json.loads(row[2] or "[]"))
             targets: list[int] = []
             if wanted is TxnState.COMMITTING and topic is not None:
-                active = _active(connection, topic.name) | (repeated or {})
+                active = {**_active(connection, topic.name), **(repeated or {})}
                 if not active.keys() >= set(roots):
                     return None
                 targets = [active[root] for root in roots]
