@@ -117,9 +117,9 @@ class SegmentStore(net.Server):
     def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:
         return Connection(self, listener, advertised)
 
-    async def drain(self) -> None:
+    def _stop_listening(self) -> None:
         self.segments.owners.is_stopping = True
-        await super().drain()
+        super()._stop_listening()
 
     async def forget_transient(self, name: str) -> None:
         """Delete the transient segment of a large event whose writer has disconnected, unless it is being merged."""

@@ -13,6 +13,7 @@ import pytest
 from bridges.cluster.members import Member, State
 from bridges.cluster.slots import slot_of_key, slot_of_partition
 from bridges.errors import NotOwner, PeerUnreachable
+from pravega_front.server import SegmentStore
 from pravega_front.service import asking, owners
 from pravega_front.service.segment import Truncated
 from pravega_front.service.segments import SegmentMissing
@@ -218,6 +219,14 @@ async def test_owners_keep_a_promise(scenario: Scenario) -> None:
 @pytest.mark.parametrize("safeguard", WITHOUT)
 async def test_a_safeguard_of_owners_that_is_left_out_is_noticed(safeguard: str) -> None:
     assert await is_noticed(without(owners, *WITHOUT[safeguard]), OWNERS)
+
+
+def test_a_segment_store_that_stops_listening_has_nobody_led_to_it() -> None:
+    found, _, _ = lab(owners, 1)
+    store = SegmentStore.__new__(SegmentStore)
+    store._servers, store.segments = [], cast("Any", SimpleNamespace(owners=found))
+    store._stop_listening()
+    assert found.is_stopping
 
 
 class Segment:
