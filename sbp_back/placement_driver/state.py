@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -245,9 +246,7 @@ class Transaction:
     def look(self, stream_ids: Collection[int]) -> None:
         """Read the rows of these streams, in a number of statements that hardly depends on theirs."""
         seen = self._seen.streams
-        missing = [one for one in stream_ids if one not in seen]
-        for first in range(0, len(missing), _STREAMS_AT_ONCE):
-            part = missing[first : first + _STREAMS_AT_ONCE]
+        for part in _parts([one for one in stream_ids if one not in seen]):
             condition, values = among("stream_id", part)
             seen |= {one: _Known() for one in part}
             streams = self._db.execute(f"SELECT {_STREAM_COLUMNS} FROM streams WHERE {condition}", values)
@@ -375,12 +374,16 @@ class Transaction:
             "UPDATE ranges SET end_offset = ? WHERE stream_id = ? AND range_index = ?",
             [(row.end, row.stream_id, row.index) for row in rows],
         )
-        self._db.executemany(
-            "UPDATE streams SET trim_offset = ? WHERE stream_id = ? AND trim_offset > ?",
-            [(row.end, row.stream_id, row.end) for row in rows],
-        )
-        for row in rows:
-            self._seen.streams.pop(row.stream_id, None)
+        ends = {row.stream_id: row.end for row in rows}
+        beyond: list[tuple[int, int]] = []
+        for part in _parts(ends):
+            condition, values = among("stream_id", part)
+            query = f"SELECT stream_id, trim_offset FROM streams WHERE trim_offset > 0 AND {condition}"
+            beyond += [(ends[one], one) for one, start in self._db.execute(query, values) if start > ends[one]]
+        if beyond:
+            self._db.executemany("UPDATE streams SET trim_offset = ? WHERE stream_id = ?", beyond)
+        for stream_id in ends:
+            self._seen.streams.pop(stream_id, None)
 
     def adopt_server(self, server_id: int, by: int) -> None:
         """Give all ranges of server ``server_id``, and all it still has to be told, to server ``by``; it never gets
@@ -479,6 +482,13 @@ class Transaction:
         self._db.execute(
             "DELETE FROM news WHERE server_id = ? AND stream_id = ? AND range_index = ?", (server_id, stream_id, index)
         )
+
+
+def _parts(stream_ids: Collection[int]) -> Iterator[list[int]]:
+    """Yield the streams of one statement after the other."""
+    left = iter(stream_ids)
+    while part := list(islice(left, _STREAMS_AT_ONCE)):
+        yield part
 
 
 def _with_servers(rows: Iterable[tuple[Any, ...]], servers: Iterable[tuple[int, int, int]]) -> list[RangeRow]:

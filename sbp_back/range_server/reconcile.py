@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CONCURRENCY = 64
+_CONCURRENCY = 256
+"""Streams asked for at the same time: a placement driver reads them together."""
 
 
 class Reconciled(Struct):
