@@ -8,7 +8,9 @@ are SQLite's.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+V = TypeVar("V", int, str)
 
 
 class Cursor(Protocol):
@@ -37,12 +39,12 @@ class Connection(Protocol):
 Migration = Callable[[Connection], None]
 
 
-def among(column: str, numbers: Collection[int]) -> tuple[str, list[int]]:
-    """Return the condition that ``column`` is one of ``numbers``, of which there is at least one, and its values.
+def among(column: str, wanted: Collection[V]) -> tuple[str, list[V]]:
+    """Return the condition that ``column`` is one of ``wanted``, of which there is at least one, and its values.
 
     The number of values is a power of two, so that there are few such statements to prepare.
     """
-    values = list(numbers)
+    values = list(wanted)
     values += values[:1] * ((1 << (len(values) - 1).bit_length()) - len(values))
     return f"{column} IN ({', '.join('?' * len(values))})", values
 

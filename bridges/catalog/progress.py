@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from anabranch_kit.run.turns import Many, collected, in_turns
+from anabranch_kit.sql.connection import among
 from bridges.catalog import pending_positions
 from bridges.catalog.database.sql import Connection, Database, upsert
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
@@ -56,6 +57,8 @@ _Group = tuple[GroupName, dict[Place, Committed]]
 _Positions = Many[GroupName, dict[Place, Committed]]
 _EMPTY: Mapping[Place, Committed] = MappingProxyType({})
 _NOBODY: frozenset[str] = frozenset()
+_GROUPS_AT_ONCE = 500
+"""Groups in one statement."""
 _SAVE = upsert("groups", "space grp front", "state")
 
 
@@ -105,9 +108,9 @@ class Progress:
         def read(
             connection: Connection,
         ) -> tuple[list[_Group], list[tuple[str, str, str]], list[Pending]]:
-            groups, holders, pending = _read(connection)
+            groups, holders, pending = _read(connection, wanted)
             return (
-                [(name, positions) for name, positions in groups.items() if wanted(name)],
+                list(groups.items()),
                 [row for row in holders if wanted((row[1], row[2]))],
                 [row for row in pending if wanted((row[2], row[3]))],
             )
@@ -626,16 +629,34 @@ def _position(connection: Connection, name: GroupName, place: Place) -> Committe
     return None if row is None else Committed(*row)
 
 
-def _read(connection: Connection) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
-    """Return all positions, the fronts that hold groups, and the pending positions."""
+def _read(
+    connection: Connection, wanted: Callable[[GroupName], bool] | None = None
+) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
+    """Return the positions of the groups that are ``wanted`` (None: all); and of all groups the fronts that hold them,
+    and the pending positions."""
     groups: _Positions = Many()
-    for space, group, topic, partition, *rest in connection.execute(
-        "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
-        "FROM positions"
-    ):
-        groups.setdefault((space, group), {})[topic, partition] = Committed(*rest)
+    for condition, values in [("TRUE", [])] if wanted is None else _each_of(connection, wanted):
+        for space, group, topic, partition, *rest in connection.execute(
+            "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
+            f"FROM positions WHERE {condition}",
+            values,
+        ):
+            groups.setdefault((space, group), {})[topic, partition] = Committed(*rest)
     holders = list(connection.execute("SELECT front, space, grp FROM groups"))
     return groups, holders, pending_positions.all_pending(connection)
+
+
+def _each_of(connection: Connection, wanted: Callable[[GroupName], bool]) -> Iterator[tuple[str, list[str]]]:
+    """Yield conditions on the rows of the groups that are ``wanted``, for some groups each: a node that gets a slot
+    must not read the positions of all slots."""
+    names: dict[str, list[str]] = {}
+    for space, group in connection.execute("SELECT DISTINCT space, grp FROM positions").fetchall():
+        if wanted((space, group)):
+            names.setdefault(space, []).append(group)
+    for space, groups in names.items():
+        for first in range(0, len(groups), _GROUPS_AT_ONCE):
+            condition, values = among("grp", groups[first : first + _GROUPS_AT_ONCE])
+            yield f"space = ? AND {condition}", [space, *values]
 
 
 def erase_topic(connection: Connection, topic: str) -> None:

@@ -6,17 +6,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.database.sql import Database
-from bridges.catalog.progress import Committed, FrontProgress, Progress, erase_topic
-from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.database.sql import Connection, Cursor, Database
+from bridges.catalog.progress import Committed, FrontProgress, Progress, _read, erase_topic
+from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupName, GroupSummary, GroupView
 from bridges.errors import GroupHeld, LogUnavailable
 from tests.databases import database, on_each_engine
 
@@ -357,6 +359,7 @@ async def test_commits_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
 CHILD = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, {tests!r})
 from test_progress import started
 from bridges.catalog.progress import Committed
@@ -410,6 +413,7 @@ async def test_acknowledged_commits_survive_kill_and_are_whole(tmp_path: Path) -
 TRANSFER = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, {tests!r})
 from test_progress import started
 from bridges.catalog.progress import Committed
@@ -525,6 +529,33 @@ async def test_who_becomes_the_owner_of_groups_knows_what_the_one_before_has_lef
     await behind.reload(lambda name: True)
     assert (behind._groups, behind._holders, behind._readers) == (before._groups, before._holders, before._readers)
     assert (behind._pending.all(), behind._only_pending) == ([], set())
+    await db.close()
+
+
+@on_each_engine
+async def test_who_becomes_the_owner_of_a_slot_reads_the_positions_of_no_other(tmp_path: Path) -> None:
+    """Slots move often, and positions are many more than groups."""
+    db, progress = await started(tmp_path)
+    front = progress.front("kafka")
+    for number in range(40):
+        await front.commit(f"g{number}", [("t", partition, Committed(1)) for partition in range(3)])
+    asked: list[tuple[str, Sequence[Any]]] = []
+
+    class Watched:
+        def __init__(self, connection: Connection) -> None:
+            self.connection = connection
+
+        def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor:
+            asked.append((statement, values))
+            return self.connection.execute(statement, values)
+
+    def read(connection: Connection) -> set[GroupName]:
+        groups, *_ = _read(Watched(connection), lambda name: name[1] in ("g7", "g31", "none"))  # type: ignore[arg-type]
+        assert all(len(groups[name]) == 3 for name in groups)
+        return set(groups)
+
+    assert await db.run(read) == {(CONSUMERS, "g7"), (CONSUMERS, "g31")}
+    assert [set(values) for statement, values in asked if "commit_ms" in statement] == [{CONSUMERS, "g7", "g31"}]
     await db.close()
 
 

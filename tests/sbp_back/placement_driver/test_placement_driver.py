@@ -25,7 +25,14 @@ from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
-from sbp_back.placement_driver.state import Seen, StateError, StateVersionError, Transaction
+from sbp_back.placement_driver.state import (
+    RangeRow,
+    Seen,
+    StateError,
+    StateVersionError,
+    StreamRow,
+    Transaction,
+)
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
 from tests.databases import on_each_engine, pd_state
@@ -717,6 +724,23 @@ async def test_very_many_ranges_are_adopted_in_as_many_statements_as_few(bench: 
         ends = [(await bench.ranges(stream_id))[0].end for stream_id in streams]
         assert ends == [4] * (ranges - 1) + [0]
     assert asked[0] == asked[1]
+
+
+@on_each_engine
+async def test_a_stream_that_was_trimmed_beyond_what_an_adopted_log_has_starts_where_it_ends(bench: Bench) -> None:
+    """Or its next range would begin below what readers may read."""
+    await bench.servers(1)
+    streams = [await bench.stream() for _ in range(2)]
+
+    def adopt(tx: Transaction) -> list[int]:
+        for stream_id, trimmed in zip(streams, (9, 2), strict=True):
+            tx.put_range(RangeRow(stream_id, 0, 1, 0, -1, 1, 1, [0]))
+            tx.put_stream(StreamRow(stream_id, 1, 1, 0, trim_offset=trimmed))
+        request = m.AdoptServerRequest(0, 1, [(stream_id, 0, 4) for stream_id in streams])
+        assert rules.adopt_server(tx, request).status.ok
+        return [stream.trim_offset for one in streams if (stream := tx.get_stream(one)) is not None]
+
+    assert await bench.state_of(adopt) == [4, 2]
 
 
 @on_each_engine
