@@ -55,6 +55,7 @@ class Opener:
     def __init__(self, logs: Logs, owners: Ownership, before_opening: BeforeOpening | None) -> None:
         self._client = logs.client
         self._owners = owners
+        self._stores = logs.stores
         self._reloads = Gathered(logs.stores.reload)
         self._rebuilder = Rebuilder(logs)
         self._concurrency = logs.options.open_concurrency
@@ -150,8 +151,10 @@ class Opener:
             with self._yield_place_when_slow():
                 writer = await self._take(log)
                 self._taken.add(self._slot(log), log, writer.epoch)
-                # No other node can append any more, so no other node changes the stream's rows in the database either.
-                await self._reloads.read(log.stream_id)
+                if self._stores.shared:
+                    # No other node can append any more, so no other node changes the stream's rows in the database
+                    # either.
+                    await self._reloads.read(log.stream_id)
                 async with self._rebuilds_from(writer.servers):
                     rebuilt = await self._rebuilder.rebuild(log, writer)
                     if self._before_opening is not None:

@@ -38,9 +38,14 @@ class Stores(Struct, frozen=True):
     def _in_memory(self) -> tuple[KnownRows[Any], ...]:
         return self.starts, self.byte_starts, self.skips, self.cleaned
 
+    @property
+    def shared(self) -> bool:
+        """Return whether other nodes may have changed rows: opening a log then reads its rows again."""
+        return self.starts.shared
+
     async def reload(self, streams: Collection[int]) -> dict[int, None]:
-        """Read the rows of ``streams`` again if other nodes may have changed them. Raises an error of the database."""
-        await asyncio.gather(*(rows.reload(streams) for rows in self._in_memory if rows.shared))
+        """Read the rows of ``streams`` again. Raises an error of the database."""
+        await asyncio.gather(*(rows.reload(streams) for rows in self._in_memory))
         return {}
 
     def drop(self, stream_id: int) -> None:

@@ -95,7 +95,7 @@ class KnownRows(StreamRows, Generic[V]):
 
     @property
     def shared(self) -> bool:
-        """Return whether other nodes may have changed rows: opening a log then reads its rows again."""
+        """Return whether other nodes may have changed rows."""
         return self._db is not None and self._db.engine.shared
 
     async def reload(self, streams: Collection[int]) -> None:
