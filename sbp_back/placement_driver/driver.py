@@ -153,7 +153,8 @@ class PlacementDriver:
                 self._transact(lambda tx: rules.update_stream(tx, request.stream), reply)
             case m.DeleteStreamRequest():
                 deleted = partial(self._deleted, reply)
-                self._transact(lambda tx: rules.delete_stream(tx, request.stream_id), deleted, frees=True)
+                gone = request.stream_id
+                self._transact(lambda tx: rules.delete_stream(tx, gone), deleted, gone, frees=True)
             case m.TrimStreamRequest():
                 self._trim(request, reply)
             case m.AllocateIdRequest():
@@ -161,7 +162,7 @@ class PlacementDriver:
             case m.AdoptServerRequest():
                 self._transact(lambda tx: rules.adopt_server(tx, request), partial(self._adopted, request, reply))
             case m.CommitObjectRequest():
-                self._transact(lambda tx: rules.commit_object(tx, request.object), reply)
+                self._transact(lambda tx: rules.commit_object(tx, request.object), reply, request.object.stream_id)
             case m.ReportMetricsRequest():
                 server = request.range_server
                 self._note_report(server, request.metrics, m.ReportMetricsResponse(server), reply)
@@ -220,6 +221,7 @@ class PlacementDriver:
             lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset, reached),
             trimmed,
             partial(_fail, reply),
+            stream_id=request.stream_id,
             frees=True,
         )
 
