@@ -41,7 +41,7 @@ class Stores(Struct, frozen=True):
     @property
     def shared(self) -> bool:
         """Return whether other nodes may have changed rows: opening a log then reads its rows again."""
-        return self.starts.shared
+        return any(rows.shared for rows in self._in_memory)
 
     async def reload(self, streams: Collection[int]) -> dict[int, None]:
         """Read the rows of ``streams`` again. Raises an error of the database."""
