@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,13 +11,14 @@ from aiohttp import web
 
 from bridges.console.groups.requests import GroupHandlers
 from bridges.console.groups.resets import ResetHandlers
+from bridges.console.handlers import Handlers, route
 from bridges.console.history.pictures import PictureHandlers
 from bridges.console.host import Host
 from bridges.console.jobs import JobHandlers
 from bridges.console.nodes.cluster import ClusterHandlers
 from bridges.console.nodes.facts import NodeFactHandlers
 from bridges.console.nodes.status import StatusHandlers
-from bridges.console.openapi import OpenApiHandlers
+from bridges.console.openapi import document
 from bridges.console.records.requests import FRONT, RecordHandlers
 from bridges.console.records.sides import SideHandlers
 from bridges.console.rights.access_rules import AccessRuleHandlers
@@ -25,7 +27,7 @@ from bridges.console.topics.requests import TopicHandlers
 from bridges.console.transactions import TransactionHandlers
 from bridges.http.access import Doorkeeper
 from bridges.http.errors import errors_as_json
-from bridges.http.memory import Counted
+from bridges.http.memory import Counted, send_parts
 from bridges.version import VERSION
 
 _STATIC = Path(__file__).parent / "static"
@@ -37,6 +39,34 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+
+
+class DescriptionHandlers(Handlers):
+    """Handler of the interface's description."""
+
+    @route("GET /api/openapi.json", "This document")
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        return await send_parts(request, [json.dumps(document(VERSION, ROUTES)).encode()], "application/json")
+
+
+HANDLERS: tuple[type[Handlers], ...] = (
+    StatusHandlers,
+    TopicHandlers,
+    GroupHandlers,
+    PictureHandlers,
+    ResetHandlers,
+    SideHandlers,
+    NodeFactHandlers,
+    DescriptionHandlers,
+    AccessRuleHandlers,
+    QuotaHandlers,
+    ClusterHandlers,
+    JobHandlers,
+    TransactionHandlers,
+    RecordHandlers,
+)
+ROUTES = tuple(found for kind in HANDLERS for found, _ in kind.routes())
+"""All requests that the console answers, besides those for its page."""
 
 
 class Console:
@@ -54,20 +84,8 @@ class Console:
         doorkeeper = Doorkeeper(node.authenticator, lambda request: "console", open_health=self._open_health)
         middlewares = [self._measured, errors_as_json, doorkeeper.let_in]
         app = web.Application(middlewares=[*middlewares, Counted(node.budget).middleware])
-        StatusHandlers(self._node).add_to(app)
-        TopicHandlers(self._node).add_to(app)
-        GroupHandlers(self._node).add_to(app)
-        PictureHandlers(self._node).add_to(app)
-        ResetHandlers(self._node).add_to(app)
-        SideHandlers(self._node).add_to(app)
-        NodeFactHandlers(self._node).add_to(app)
-        OpenApiHandlers(VERSION).add_to(app)
-        AccessRuleHandlers(self._node).add_to(app)
-        QuotaHandlers(self._node).add_to(app)
-        ClusterHandlers(self._node).add_to(app)
-        JobHandlers(self._node).add_to(app)
-        TransactionHandlers(self._node).add_to(app)
-        self._records.add_to(app)
+        for kind in HANDLERS:
+            (self._records if kind is RecordHandlers else kind(node)).add_to(app)
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)
         app.on_response_prepare.append(_ask_each_time)

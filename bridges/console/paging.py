@@ -7,25 +7,23 @@ A request with ``limit`` gets a page. A request without it gets the whole list, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from anabranch_kit.run.turns import S, Turns, in_turns, let_go
 from bridges.http import rows
-from bridges.http.errors import RequestError
 
 MOST_BYTES = 240 * 1024
 """Bytes of rows in a page; with its other fields an answer stays below 256 KiB."""
 MOST_ROWS = 500
 _RUN = 500
-FIELDS = frozenset({"limit", "skip", "search", "sort", "descending"})
-"""Fields of a query that select the page."""
 _SEARCHED = 249
 """Longest text to search for: the longest name of a topic."""
+_ROWS = f"A page of so many rows, at most {MOST_ROWS}; without it, the whole list."
 T = TypeVar("T")
 Row = Mapping[str, object]
 
@@ -48,36 +46,27 @@ class Page(Struct, frozen=True):
         return -value if self.descending else value
 
 
-def page_of(request: web.Request, sorts: Collection[str]) -> Page | None:
-    """Return the page that a request asks for, None for the whole list. Raises RequestError."""
-    query = request.query
-    if "limit" not in query:
-        return None
-    sort = query.get("sort", "name")
-    if sort not in sorts:
-        raise RequestError(f"sort = {sort!r} is none of {', '.join(sorted(sorts))}")
-    search = query.get("search", "").lower()
-    if len(search) > _SEARCHED:
-        raise RequestError(f"search is longer than {_SEARCHED} characters")
-    return Page(
-        min(whole(query["limit"], "limit", 1), MOST_ROWS),
-        whole(query.get("skip", "0"), "skip", 0),
-        search,
-        sort,
-        flag(request, "descending"),
-    )
+class SortedQuery(Struct, frozen=True, kw_only=True):
+    """The query of a list; a subclass says by what it may be sorted."""
+
+    limit: Annotated[int, Meta(ge=1, description=_ROWS)] | None = None
+    skip: Annotated[int, Meta(ge=0, description="Rows before the page; see next of the answer.")] = 0
+    search: Annotated[str, Meta(max_length=_SEARCHED, description="A part of the name, in any case.")] = ""
+    descending: bool = False
+    sort: str = "name"
+
+    @property
+    def page(self) -> Page | None:
+        """The page, None for the whole list."""
+        if self.limit is None:
+            return None
+        return Page(min(self.limit, MOST_ROWS), self.skip, self.search.lower(), self.sort, self.descending)
 
 
-def whole(text: str, what: str, low: int) -> int:
-    """Parse a whole number of a query. Raises RequestError."""
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < low:
-        raise RequestError(f"{what} = {text!r} is not a whole number from {low} on")
-    return int(text)
+class ListQuery(SortedQuery, frozen=True, kw_only=True):
+    """The query of a list that is sorted by name."""
 
-
-def flag(request: web.Request, name: str) -> bool:
-    """Return whether a flag of a query is set."""
-    return request.query.get(name, "false").lower() in ("true", "1", "yes", "")
+    sort: Literal["name"] = "name"
 
 
 async def chosen(items: Iterable[S | None], page: Page, *, descending: bool = False) -> tuple[list[S], int]:
@@ -140,6 +129,7 @@ async def answer(
 
 async def listed(
     request: web.Request,
+    asked: Page | None,
     key: str,
     found: Sequence[T],
     name: Callable[[T], str],
@@ -148,10 +138,9 @@ async def listed(
     head: Row | None = None,
     as_they_are: bool = False,
 ) -> web.StreamResponse:
-    """Answer with all of ``found`` or the requested page: searched and sorted by ``name``, or in order with
+    """Answer with all of ``found`` or the page ``asked`` for: searched and sorted by ``name``, or in order with
     ``as_they_are``.
     """
-    asked = page_of(request, {"name"})
     page = Page(len(found)) if asked is None else asked
 
     def places() -> Iterator[tuple[str, int] | None]:

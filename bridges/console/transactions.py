@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import structlog
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from anabranch_kit.run.turns import in_order, in_turns, sorting
 from bridges.auth import Operation
 from bridges.catalog.views.transactions import KeepsIds, TransactionDirectory, TransactionView
 from bridges.console import paging
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
 from bridges.console.host import Host
-from bridges.console.paging import Page, flag, page_of
+from bridges.console.paging import ListQuery, Page
 from bridges.http import rows
 from bridges.http.access import Access, principal_of
-from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
@@ -37,36 +37,50 @@ _Others = Mapping[tuple[str, str], TransactionView]
 """Transactions that other nodes coordinate, by transactional id and front."""
 
 
+class IdsQuery(ListQuery, frozen=True, kw_only=True):
+    """The query of a list of transactional ids."""
+
+    open: Annotated[bool, Meta(description="Only those with an open transaction.")] = False
+
+
+class OpenQuery(ListQuery, frozen=True, kw_only=True):
+    """The query of a list of open transactions."""
+
+    hanging: Annotated[bool, Meta(description="Only those that nobody coordinates.")] = False
+
+
+class Forget(Struct, frozen=True, kw_only=True):
+    """The name of an id, or with ``prefix`` the beginning of names; ``idle_ms``: for how long they were unused."""
+
+    name: str
+    prefix: bool = False
+    idle_ms: Annotated[int, Meta(ge=0)] = 0
+
+
 class TransactionHandlers(Handlers):
     """Handlers of ``/api/transactions`` and the paths below it."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/transactions", self.list)
-        app.router.add_get("/api/transactions/{transaction}", self.describe)
-        app.router.add_get("/api/open-transactions", self.holding)
-        app.router.add_post("/api/transactions/forget", self.forget)
-        app.router.add_post("/api/transactions/{transaction}/abort", self.abort)
-
-    async def list(self, request: web.Request) -> web.StreamResponse:
-        """List all transactional ids in alphabetical order, or a page of them (:mod:`bridges.console.paging`).
-
-        Query: ``open``, only those with an open transaction.
-        """
-        only_open = flag(request, "open")
-        page = page_of(request, {"name"})
-        others = await self._others()
+    @route("GET /api/transactions", "Transactional ids", query=IdsQuery)
+    async def list(self, request: web.Request, query: IdsQuery) -> web.StreamResponse:
+        """List all transactional ids in alphabetical order, or a page of them (:mod:`bridges.console.paging`)."""
+        page = query.page
+        others = await self._read_others()
         if page is None:
-            return await rows.answer(request, "transactions", self._rows(request, only_open, others))
-        names = self._names(request, only_open, page, others)
+            return await rows.answer(request, "transactions", self._rows(request, query.open, others))
+        names = self._names(request, query.open, page, others)
         found, total = await paging.chosen(names, page, descending=page.descending)
         return await paging.answer("transactions", found, partial(self._describe, others=others), page, total)
 
-    async def holding(self, request: web.Request) -> web.StreamResponse:
+    @route(
+        "GET /api/open-transactions",
+        "Open transactions of all partitions in use, those that hold back most first",
+        query=OpenQuery,
+    )
+    async def list_open(self, request: web.Request, query: OpenQuery) -> web.StreamResponse:
         """List the open transactions of all partitions in use at this node, those that hold back most records first.
 
-        All, or a page of them (:mod:`bridges.console.paging`). Query: ``hanging``, only those without a coordinator.
+        All, or a page of them (:mod:`bridges.console.paging`).
         """
-        only_hanging = flag(request, "hanging")
         found: list[tuple[int, dict[str, object]]] = []
         async for log in in_turns(self._node.logs):
             if log.high_watermark == log.last_stable_offset or not log.is_open:
@@ -76,7 +90,7 @@ class TransactionHandlers(Handlers):
             if not self._access.topic(request, Operation.DESCRIBE, log.topic):
                 continue
             for one in await opened(self._node, self._access, request, log):
-                if not (only_hanging and one["coordinated"]):
+                if not (query.hanging and one["coordinated"]):
                     held = log.high_watermark - cast("int", one["first_offset"])
                     head = {"topic": log.topic, "partition": log.partition, "held": held}
                     found.append((held, head | one))
@@ -85,6 +99,7 @@ class TransactionHandlers(Handlers):
         found.sort(key=itemgetter(0), reverse=True)
         return await paging.listed(
             request,
+            query.page,
             "transactions",
             [one for _, one in found],
             lambda one: f"{one['topic']} {one['producer_id']}",
@@ -92,7 +107,7 @@ class TransactionHandlers(Handlers):
             as_they_are=True,
         )
 
-    async def _others(self) -> _Others:
+    async def _read_others(self) -> _Others:
         return {
             (view.transactional_id, front): view
             for front, directory in self._node.transaction_directories().items()
@@ -134,14 +149,18 @@ class TransactionHandlers(Handlers):
             found = others.get(one) or directories[one[1]].view(one[0])
             yield None if found is None else as_json(one[1], found, now_ms)
 
-    async def describe(self, request: web.Request) -> web.StreamResponse:
+    @route(
+        "GET /api/transactions/{transaction}",
+        "One of them, and what its open transaction has written to",
+        Operation.DESCRIBE,
+        query=ListQuery,
+    )
+    async def describe(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
         """Describe a transactional id, with the groups and ``partitions`` of its open transaction.
 
         All partitions, or a page of them (:mod:`bridges.console.paging`).
         """
-        name = request.match_info["transaction"]
-        self._access.require_transaction(request, Operation.DESCRIBE, name)
-        front, _, view = await self._found(name)
+        front, _, view = await self._find(request.match_info["transaction"])
 
         def partitions() -> Iterator[tuple[str, int] | None]:
             for topic in sorting([*view.places]):
@@ -155,6 +174,7 @@ class TransactionHandlers(Handlers):
         head = {**as_json(front, view, _now_ms()), "groups": groups}
         return await paging.listed(
             request,
+            query.page,
             "partitions",
             [one async for one in in_turns(partitions()) if one is not None],
             itemgetter(0),
@@ -163,14 +183,14 @@ class TransactionHandlers(Handlers):
             as_they_are=True,
         )
 
+    @route("POST /api/transactions/{transaction}/abort", "Abort what is open of it", Operation.WRITE)
     async def abort(self, request: web.Request) -> web.Response:
         """Abort the open transaction of a transactional id: its records are never shown, and its producer is fenced.
 
         The answer has the id's state after the decision; markers may still be on their way.
         """
         name = request.match_info["transaction"]
-        self._access.require_transaction(request, Operation.WRITE, name)
-        front, directory, before = await self._found(name)
+        front, directory, before = await self._find(name)
         view = await directory.abort(name)
         _log.warning(
             "a transaction was aborted by an operator",
@@ -180,35 +200,27 @@ class TransactionHandlers(Handlers):
         )
         return web.json_response(as_json(front, view, _now_ms()))
 
-    async def forget(self, request: web.Request) -> web.Response:
-        """Forget transactional ids without an open transaction, and return their number (``forgotten``).
+    @route("POST /api/transactions/forget", "Forget transactional ids of which nothing is open", body=Forget)
+    async def forget(self, request: web.Request, body: Forget) -> web.Response:
+        """Forget transactional ids without an open transaction, and return their number (``forgotten``)."""
+        name = body.name
 
-        Body: ``name``, of one id, or with ``prefix`` the beginning of names; ``idle_ms``, how long they must have been
-        unused.
-        """
-        body = await json_object(request, {"name", "prefix", "idle_ms"})
-        name, idle_ms, is_prefix = body.get("name"), body.get("idle_ms", 0), body.get("prefix", False)
-        if not isinstance(name, str) or not isinstance(is_prefix, bool):
-            raise RequestError("name is a text, and prefix true or false")
-        if not isinstance(idle_ms, int) or idle_ms < 0:
-            raise RequestError("idle_ms is a number of milliseconds")
-
-        def wanted(one: str) -> bool:
-            if not (one.startswith(name) if is_prefix else one == name):
+        def takes(one: str) -> bool:
+            if not (one.startswith(name) if body.prefix else one == name):
                 return False
             return self._access.transaction(request, Operation.WRITE, one)
 
-        if not is_prefix:
+        if not body.prefix:
             self._access.require_transaction(request, Operation.WRITE, name)
         directories = self._node.transaction_directories().values()
         keep = [one for one in directories if isinstance(one, KeepsIds)]
-        count = sum([await one.forget(wanted, _now_ms() + 1 - idle_ms) for one in keep])
+        count = sum([await one.forget(takes, _now_ms() + 1 - body.idle_ms) for one in keep])
         if count:
             user = str(principal_of(request))
-            _log.warning("transactional ids were forgotten", name=name, prefix=is_prefix, count=count, user=user)
+            _log.warning("transactional ids were forgotten", name=name, prefix=body.prefix, count=count, user=user)
         return web.json_response({"forgotten": count})
 
-    async def _found(self, name: str) -> tuple[str, TransactionDirectory, TransactionView]:
+    async def _find(self, name: str) -> tuple[str, TransactionDirectory, TransactionView]:
         for front, directory in self._node.transaction_directories().items():
             view = await directory.find(name)
             if view is not None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
@@ -20,10 +21,14 @@ PARSED = 8
 """Approximate memory of a parsed byte of JSON: short lists of small numbers take most."""
 _OFF_LOOP = 32 * 1024
 """Bodies with more bytes are parsed in a thread."""
+_TRUE = frozenset({"true", "1", "yes", ""})
+"""Values of a query's flag that set it, in any case."""
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
-async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:
-    """Return the request's body, a JSON object with only ``known`` keys. Raises RequestError."""
+async def read_body(request: web.Request, kind: type[T]) -> T:
+    """Return the request's body, a JSON object, as a ``kind``. Raises RequestError."""
     memory = memory_of(request)
     length = request.content_length
     # The size of a compressed body is unknown before it is read.
@@ -37,7 +42,25 @@ async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:
         if len(data) > JSON_BYTES:
             raise RequestError(f"the body is longer than the {JSON_BYTES} bytes that are taken", 413)
     memory.take(Kind.REQUESTS, PARSED * len(data))
-    return object_of(await parse_json(data), known)
+    return _as(kind, object_of(await parse_json(data), set(kind.__struct_encode_fields__)), "body")
+
+
+def read_query(request: web.Request, kind: type[T]) -> T:
+    """Return the request's query as a ``kind``; names that it does not have are left out. Raises RequestError."""
+    query = request.query
+    given: dict[str, str | bool] = {}
+    for one in msgspec.structs.fields(kind):
+        if one.encode_name in query:
+            text = query[one.encode_name]
+            given[one.encode_name] = text.lower() in _TRUE if one.type is bool else text
+    return _as(kind, given, "query", strict=False)
+
+
+def _as(kind: type[T], given: object, what: str, *, strict: bool = True) -> T:
+    try:
+        return msgspec.convert(given, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"the {what} is wrong: {error}".replace("`", "").replace("$.", "")) from None
 
 
 async def parse_json(data: bytes | bytearray | memoryview) -> Any:

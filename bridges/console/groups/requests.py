@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from aiohttp import web
 
@@ -21,11 +21,11 @@ from bridges.catalog.views.groups import (
     records_behind,
 )
 from bridges.console import paging
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import RECORDS, refresh_for_a_while, trend_of
 from bridges.console.host import Host
-from bridges.console.paging import Page, page_of
+from bridges.console.paging import ListQuery, Page, SortedQuery
 from bridges.http import rows
 from bridges.http.errors import RequestError
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from bridges.catalog.views.groups import Place
     from bridges.log.remote.readable import ReadableLog
 
-_SORTS = frozenset({"name", "members", "lag", "seconds"})
 _TOPICS = 20
 """Most topics per group in a page of groups."""
 _MEMBERS_BYTES = 96 * 1024
@@ -46,22 +45,36 @@ _NOBODY = "Empty"
 """State of a group that has committed positions and no members."""
 
 
+class GroupsQuery(SortedQuery, frozen=True, kw_only=True):
+    """The query of a list of groups."""
+
+    sort: Literal["name", "members", "lag", "seconds"] = "name"
+
+
+class ReadersQuery(SortedQuery, frozen=True, kw_only=True):
+    """The query of a list of a topic's groups."""
+
+    sort: Literal["name", "lag", "seconds"] = "name"
+
+
+class GroupQuery(ListQuery, frozen=True, kw_only=True):
+    """The query of one group. ``space``: for a protocol whose groups have a namespace of their own."""
+
+    space: str = CONSUMERS
+
+
 class GroupHandlers(Handlers):
     """Handlers of ``/api/groups`` and ``/api/groups/{group}``."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/groups", self.list)
-        app.router.add_get("/api/groups/{group}", self.describe)
-        app.router.add_get("/api/topics/{topic}/groups", self.of_topic)
-
-    async def list(self, request: web.Request) -> web.StreamResponse:
+    @route("GET /api/groups", "Groups, by name; or a page of them", query=GroupsQuery)
+    async def list(self, request: web.Request, query: GroupsQuery) -> web.StreamResponse:
         """List all groups by name, or a page of them (:mod:`bridges.console.paging`).
 
         In a cluster, the list has the groups that this node coordinates, and ``coordinator`` names the node. Lag covers
         partitions in use; ``unknown_lags`` counts the others. Lag in seconds, and lag as a sort key, are as last
         sampled.
         """
-        page = page_of(request, _SORTS)
+        page = query.page
         if page is None:
             return await rows.answer(
                 request, "groups", self._summaries(request), head=self._node.group_states.as_json()
@@ -152,18 +165,22 @@ class GroupHandlers(Handlers):
             "trend": _rounded(node.recorder.trend(name)),
         }
 
-    async def of_topic(self, request: web.Request) -> web.StreamResponse:
+    @route(
+        "GET /api/topics/{topic}/groups",
+        "Groups that read it, with their lag in it",
+        Operation.DESCRIBE,
+        query=ReadersQuery,
+    )
+    async def of_topic(self, request: web.Request, query: ReadersQuery) -> web.StreamResponse:
         """List the groups with positions in a topic, with their lag in it and its trend: all, or a page of them.
 
         See :mod:`bridges.console.paging`. Lag as a sort key is the lag in all topics of a group.
         """
         topic = request.match_info["topic"]
-        self._access.require_topic(request, Operation.DESCRIBE, topic)
         places = [(topic, info.index) for info in self._node.catalog.topic(topic).partitions]
         states = self._node.group_states
         readers = ((name[1], name[0]) for name in self._node.progress.readers_of(topic) if states.is_here(name))
-        asked = page_of(request, _SORTS - {"members"})
-        page = asked or Page(self._node.progress.group_count, sort="name")
+        page = query.page or Page(self._node.progress.group_count, sort="name")
         found, total = await paging.chosen(
             self._sorted_by(request, page, Parts(), readers), page, descending=page.sort == "name" and page.descending
         )
@@ -175,7 +192,7 @@ class GroupHandlers(Handlers):
         def row(name: GroupName) -> Iterator[dict[str, object] | None]:
             return self._line_in(name, shown[name], places)
 
-        if asked is None:
+        if query.page is None:
             lines = (line for name in shown for line in row(name))
             return await rows.answer(request, "groups", lines, head=states.as_json())
         return await paging.answer("groups", shown, row, page, total, states.as_json())
@@ -208,13 +225,10 @@ class GroupHandlers(Handlers):
             "trend": _rounded(trend),
         }
 
-    async def describe(self, request: web.Request) -> web.StreamResponse:
-        """Describe a group: its members, and its position in each partition that it reads or has read.
-
-        Query: ``space``, for a protocol whose groups have a namespace of their own.
-        """
-        node, name = self._node, (request.query.get("space", CONSUMERS), request.match_info["group"])
-        self._access.require_group(request, Operation.DESCRIBE, name[1])
+    @route("GET /api/groups/{group}", "One group; or a page of its positions", Operation.DESCRIBE, query=GroupQuery)
+    async def describe(self, request: web.Request, query: GroupQuery) -> web.StreamResponse:
+        """Describe a group: its members, and its position in each partition that it reads or has read."""
+        node, name = self._node, (query.space, request.match_info["group"])
         state = await node.group_states.find(name)
         committed, assigned = state.positions, _readers(state.views)
         # A partition that a member claims to read need not exist; a committed position is always shown.
@@ -227,7 +241,7 @@ class GroupHandlers(Handlers):
             raise RequestError(f"there is no group {name[1]!r}", 404)
         readers = _readers(views)
         total = _Total()
-        page = page_of(request, {"name"})
+        page = query.page
 
         def positions() -> Iterator[dict[str, Any] | None]:
             for place in sorting([*(read & {*readers} | {*committed})]):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import structlog
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from anabranch_kit.run.turns import gathered, in_turns
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
 from bridges.catalog.views.groups import CONSUMERS, GroupName
 from bridges.console.groups.states import NewPositions, occupied
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
 from bridges.http import rows
 from bridges.http.access import principal_of
-from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
@@ -25,39 +25,45 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("anabranch.console")
 
-_FIELDS = {"space", "topic", "partitions", "to", "offset", "time_ms", "dry_run"}
 _TOLD = 1_000
-_TO = ("earliest", "latest", "offset", "time")
+_Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Reset(Struct, frozen=True, kw_only=True):
+    """New positions of a group in ``partitions`` of a topic (default: all).
+
+    ``to``: to ``offset``, clamped to the existing records, or to the first record that is not older than ``time_ms``,
+    else to the end. ``dry_run``: only show.
+    """
+
+    topic: str
+    partitions: list[int] | None = None
+    to: Literal["earliest", "latest", "offset", "time"]
+    offset: _Offset | None = None
+    time_ms: _Offset | None = None
+    space: str = CONSUMERS
+    dry_run: bool = False
 
 
 class ResetHandlers(Handlers):
     """Handler of ``/api/groups/{group}/reset``."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_post("/api/groups/{group}/reset", self.reset)
-
-    async def reset(self, request: web.Request) -> web.StreamResponse:
+    @route(
+        "POST /api/groups/{group}/reset",
+        "Set positions of a group without members, or show what that would do",
+        body=Reset,
+    )
+    async def reset(self, request: web.Request, body: Reset) -> web.StreamResponse:
         """Set the positions of a group, or show the result.
 
-        Body: ``topic``; ``partitions`` (a list; default: all); ``to``: ``earliest``, ``latest``, ``offset`` (with
-        ``offset``, clamped to the existing records) or ``time`` (with ``time_ms``: the first record that is not older,
-        else the end); ``space``; ``dry_run``: only show. The answer has the positions before and after, of the first
-        :data:`_TOLD` ``partitions``.
-
-        409 while the group has members, and if a member commits meanwhile.
+        The answer has the positions before and after, of the first :data:`_TOLD` ``partitions``. 409 while the group
+        has members, and if a member commits meanwhile.
         """
-        body = await json_object(request, _FIELDS)
-        group, topic = request.match_info["group"], body.get("topic")
-        space = body.get("space", CONSUMERS)
-        if not isinstance(topic, str) or not isinstance(space, str):
-            raise RequestError("topic is not given as text")
-        dry = body.get("dry_run", False)
-        if not isinstance(dry, bool):
-            raise RequestError("dry_run is to be true or false")
+        group, topic, space, dry = request.match_info["group"], body.topic, body.space, body.dry_run
         self._access.require_group(request, Operation.DESCRIBE if dry else Operation.READ, group)
         self._access.require_topic(request, Operation.DESCRIBE if dry else Operation.READ, topic)
         name = (space, group)
-        logs = self._logs(topic, body.get("partitions"))
+        logs = self._logs(topic, body.partitions)
         state = await self._node.group_states.find(name)
         if not state.is_known:
             raise RequestError(f"there is no group {group!r}", 404)
@@ -73,7 +79,7 @@ class ResetHandlers(Handlers):
                 group=group,
                 topic=topic,
                 partitions=len(logs),
-                to=body.get("to"),
+                to=body.to,
                 user=str(principal_of(request)),
             )
         told = (_row(log, before[log], target) for log, target in islice(targets.items(), _TOLD))
@@ -89,11 +95,9 @@ class ResetHandlers(Handlers):
         if refusal.reason:
             raise RequestError(refusal.reason, 409)
 
-    def _logs(self, topic: str, partitions: Any) -> list[ReadableLog]:
+    def _logs(self, topic: str, partitions: list[int] | None) -> list[ReadableLog]:
         known = self._node.catalog.topic(topic)
         wanted = [info.index for info in known.partitions] if partitions is None else partitions
-        if not isinstance(wanted, list) or not all(type(one) is int for one in wanted):
-            raise RequestError("partitions is to be a list of numbers")
         logs = []
         for number in sorted(set(wanted)):
             log = self._node.logs.to_read(topic, number)
@@ -102,26 +106,16 @@ class ResetHandlers(Handlers):
             logs.append(log)
         return logs
 
-    async def _target(self, log: ReadableLog, body: dict[str, Any]) -> int:
+    async def _target(self, log: ReadableLog, body: Reset) -> int:
         start, end = log.log_start_offset, log.last_stable_offset
-        match body.get("to"):
-            case "earliest":
-                return start
-            case "latest":
-                return end
-            case "offset":
-                return min(max(_number(body, "offset"), start), end)
-            case "time":
-                found = await log.find_timestamp(_number(body, "time_ms"))
-                return end if found is None else min(found[0], end)
-        raise RequestError(f"to is to be one of {', '.join(_TO)}")
-
-
-def _number(body: dict[str, Any], key: str) -> int:
-    value = body.get(key)
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise RequestError(f"{key} is to be a whole number")
-    return value
+        if body.to == "offset" and body.offset is not None:
+            return min(max(body.offset, start), end)
+        if body.to == "time" and body.time_ms is not None:
+            found = await log.find_timestamp(body.time_ms)
+            return end if found is None else min(found[0], end)
+        if body.to in ("offset", "time"):
+            raise RequestError(f"to = {body.to} needs offset or time_ms, a whole number")
+        return start if body.to == "earliest" else end
 
 
 def _row(log: ReadableLog, before: Committed | None, target: int) -> dict[str, object]:

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Any
 
 from aiohttp import web
+from msgspec import Struct
 
 from anabranch_kit.run.turns import in_turns, worked_off
 from bridges.auth import Operation
 from bridges.catalog.views.groups import CONSUMERS
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
 from bridges.console.paging import Page, chosen
-from bridges.http.errors import RequestError
 
 _PLACES = 12
 """Most partitions of a group in an answer: those furthest behind."""
@@ -26,22 +26,29 @@ _LOOKED_AT = 1_000
 Points = list[float | None]
 
 
+class Recent(Struct, frozen=True, kw_only=True):
+    """The query of a history: how far back it goes."""
+
+    span: Span = Span.HOUR
+
+
+class RecentLag(Recent, frozen=True, kw_only=True):
+    """The query of a group's history."""
+
+    space: str = CONSUMERS
+
+
 class PictureHandlers(Handlers):
     """Handlers of ``/api/history``, and of the histories of topics and groups."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/history", self.node)
-        app.router.add_get("/api/topics/{topic}/history", self.topic)
-        app.router.add_get("/api/groups/{group}/history", self.group)
-
-    async def node(self, request: web.Request) -> web.Response:
+    @route("GET /api/history", "The recent traffic of the node", Operation.DESCRIBE, query=Recent)
+    async def node(self, request: web.Request, query: Recent) -> web.Response:
         """Return the node's history.
 
         ``cpu`` (of one core), ``memory`` and ``held`` (bytes), ``late`` (seconds per second that the event loop ran
         late), and connections and traffic of each front.
         """
-        self._access.require_node(request, Operation.DESCRIBE)
-        span = _span(request)
+        span = query.span
         names = list(self._node.metrics.fronts)
         fronts = {
             name: {
@@ -53,15 +60,20 @@ class PictureHandlers(Handlers):
         own = {name: self._points(NODE, name, span) for name in ("cpu", "memory", "held", "late")}
         return self._answer(span, {**own, "fronts": fronts})
 
-    async def topic(self, request: web.Request) -> web.Response:
+    @route(
+        "GET /api/topics/{topic}/history",
+        "Its traffic through each protocol, and the groups that fell behind",
+        Operation.DESCRIBE,
+        query=Recent,
+    )
+    async def topic(self, request: web.Request, query: Recent) -> web.Response:
         """Return the traffic of a topic through each front, in and out, in records and bytes per second.
 
         Also the lag, in ``records`` and ``seconds``, of the groups that are furthest behind in it.
         """
         name = request.match_info["topic"]
-        self._access.require_topic(request, Operation.DESCRIBE, name)
         self._node.catalog.topic(name)
-        span = _span(request)
+        span = query.span
         fronts: dict[str, dict[str, Points | None]] = {}
         for front in self._node.metrics.fronts:
             told = {way: self._points(TOPICS, (name, front, way), span) for way in WAYS}
@@ -88,15 +100,13 @@ class PictureHandlers(Handlers):
             if told[RECORDS] is not None:
                 yield {"group": group, "space": space, **told}
 
-    async def group(self, request: web.Request) -> web.Response:
+    @route("GET /api/groups/{group}/history", "Its recent lag", Operation.DESCRIBE, query=RecentLag)
+    async def group(self, request: web.Request, query: RecentLag) -> web.Response:
         """Return the lag of a group in ``records`` and ``seconds``, its ``trend``, and the lag in its most delayed
         partitions.
-
-        Query: ``space``.
         """
-        name = (request.query.get("space", CONSUMERS), request.match_info["group"])
-        self._access.require_group(request, Operation.DESCRIBE, name[1])
-        span, recorder = _span(request), self._node.recorder
+        name = (query.space, request.match_info["group"])
+        span, recorder = query.span, self._node.recorder
         told: list[tuple[float, str, int, Points, Points | None]] = []
         async for topic, partition in in_turns([*self._node.progress.of_group(name)]):
             if len(told) >= 10 * _PLACES or not self._access.topic(request, Operation.DESCRIBE, topic):
@@ -137,11 +147,3 @@ def rounded(points: Sequence[float | None] | None) -> Points | None:
     if points is None:
         return None
     return [None if one is None else int(one) if one >= 1000 or one == int(one) else round(one, 3) for one in points]
-
-
-def _span(request: web.Request) -> Span:
-    told = request.query.get("span", Span.HOUR.value)
-    try:
-        return Span(told)
-    except ValueError:
-        raise RequestError(f"span = {told!r} is none of {', '.join(one.value for one in Span)}") from None

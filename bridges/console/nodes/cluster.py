@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import structlog
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from bridges.auth import Operation
 from bridges.catalog.views.groups import CONSUMERS
 from bridges.cluster import versions
 from bridges.cluster.slots import ANY
 from bridges.console import paging
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
+from bridges.console.paging import ListQuery, Page
 from bridges.http.access import principal_of
-from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
@@ -24,93 +25,94 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("anabranch.console")
 
-_FIELDS = {"node_id", "slots", "topic", "partitions", "group", "space"}
-_MOST = 10_000
+_Numbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=10_000)]
+
+
+class Which(Struct, frozen=True, kw_only=True):
+    """Slots: by number, those of a topic's ``partitions`` (default: all), or that of a group."""
+
+    slots: _Numbers = []
+    topic: str | None = None
+    partitions: _Numbers | None = None
+    group: str | None = None
+    space: str = CONSUMERS
+
+
+class Move(Which, frozen=True, kw_only=True):
+    """Slots, and the node that shall own them."""
+
+    node_id: Annotated[int, Meta(ge=0)]
+
+
+class Unpin(Which, frozen=True, kw_only=True):
+    """Slots; or those that are pinned to a node; or all."""
+
+    node_id: int | None = None
+    all: bool = False
 
 
 class ClusterHandlers(Handlers):
     """Handlers of ``/api/cluster``. Seeing it needs DESCRIBE on the node, draining nodes and moving slots ALTER."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/cluster", self.status)
-        app.router.add_post("/api/cluster/nodes/{node}/drain", self.drain)
-        app.router.add_post("/api/cluster/nodes/{node}/undrain", self.undrain)
-        app.router.add_post("/api/cluster/move", self.move)
-        app.router.add_post("/api/cluster/unpin", self.unpin)
-
-    async def status(self, request: web.Request) -> web.StreamResponse:
+    @route("GET /api/cluster", "Nodes of the cluster", Operation.DESCRIBE, query=ListQuery)
+    async def status(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
         """List all members as this node sees them, or a page of them (:mod:`bridges.console.paging`)."""
-        self._access.require_node(request, Operation.DESCRIBE)
-        return await self._answer(request)
+        return await self._answer(request, query.page)
 
+    @route("POST /api/cluster/nodes/{node}/drain", "Have a node hand over all it owns", Operation.ALTER)
     async def drain(self, request: web.Request) -> web.StreamResponse:
         """Have a node hand over all slots that it owns. The answer is sent when the node has begun to."""
-        self._access.require_node(request, Operation.ALTER)
         await self._node.cluster.drain(_node(request))
         return await self._answer(request)
 
+    @route("POST /api/cluster/nodes/{node}/undrain", "Have a drained node own its share again", Operation.ALTER)
     async def undrain(self, request: web.Request) -> web.StreamResponse:
         """Have a node own its share of slots again, now or when it comes back."""
-        self._access.require_node(request, Operation.ALTER)
         await self._node.cluster.undrain(_node(request))
         return await self._answer(request)
 
-    async def move(self, request: web.Request) -> web.StreamResponse:
-        """Pin slots to a node, which takes them over from their owners.
-
-        Body: ``node_id``; ``slots`` (a list), or ``topic`` with ``partitions`` (a list; default: all), or ``group``
-        with ``space``. Everything else in these slots moves with them.
+    @route("POST /api/cluster/move", "Pin slots to a node", Operation.ALTER, body=Move)
+    async def move(self, request: web.Request, body: Move) -> web.StreamResponse:
+        """Pin slots to a node, which takes them over from their owners. Everything else in these slots moves with
+        them.
         """
-        self._access.require_node(request, Operation.ALTER)
-        body = await json_object(request, _FIELDS)
-        node_id = body.get("node_id")
-        if type(node_id) is not int or node_id < 0:
-            raise RequestError("node_id is to be the node.id of who is to own them")
-        slots = self._slots(body)
+        node_id, slots = body.node_id, self._slots(body)
         if not slots:
             raise RequestError("what is to be moved? slots, a topic or a group")
         await self._node.cluster.move(slots, node_id)
         _log.warning("slots were moved by an operator", slots=len(slots), to=node_id, user=str(principal_of(request)))
         return await self._answer(request, asked=slots)
 
-    async def unpin(self, request: web.Request) -> web.StreamResponse:
-        """Remove pins, so that balancing decides again.
-
-        Body: slots as for :meth:`move`; or ``node_id``, for all slots pinned to it; or ``all``.
-        """
-        self._access.require_node(request, Operation.ALTER)
-        body = await json_object(request, _FIELDS | {"all"})
-        slots, node_id = self._slots(body), body.get("node_id")
-        if (len(slots) > 0) + (type(node_id) is int) + (body.get("all") is True) != 1:
+    @route("POST /api/cluster/unpin", "Let balance decide again whose slots are", Operation.ALTER, body=Unpin)
+    async def unpin(self, request: web.Request, body: Unpin) -> web.StreamResponse:
+        slots = self._slots(body)
+        if (len(slots) > 0) + (body.node_id is not None) + body.all != 1:
             raise RequestError("what is to be unpinned? slots, a topic, a group, all of a node_id, or all")
-        await self._node.cluster.unpin(slots or None, node_id)
+        await self._node.cluster.unpin(slots or None, body.node_id)
         return await self._answer(request, asked=slots)
 
-    def _slots(self, body: dict[str, Any]) -> list[int]:
-        """Return the slots that a body names, directly, by topic or by group. Raises RequestError and TopicNotFound."""
+    def _slots(self, which: Which) -> list[int]:
+        """Return the numbers of slots. Raises RequestError and TopicNotFound."""
         cluster = self._node.cluster
-        slots = _numbers(body, "slots") or []
         count = len(cluster.keeper.slots)
-        if any(slot >= count for slot in slots):
+        if any(slot >= count for slot in which.slots):
             raise RequestError(f"slots are numbered from 0 to {count - 1}")
-        found = set(slots)
-        topic, group = body.get("topic"), body.get("group")
-        if topic is not None:
-            known = self._node.catalog.topic(_text(body, "topic"))
-            partitions = _numbers(body, "partitions")
-            if partitions is None:
-                partitions = [one.index for one in known.partitions]
-            for partition in partitions:
-                slot = cluster.slot_of(topic, partition) if partition < len(known.partitions) else -1
+        found = set(which.slots)
+        if which.topic is not None:
+            known = self._node.catalog.topic(which.topic)
+            every = [one.index for one in known.partitions]
+            for partition in every if which.partitions is None else which.partitions:
+                slot = cluster.slot_of(which.topic, partition) if partition < len(every) else -1
                 if slot < 0:
-                    raise RequestError(f"topic {topic!r} has no partition {partition}", 404)
+                    raise RequestError(f"topic {which.topic!r} has no partition {partition}", 404)
                 found.add(slot)
-        if group is not None:
-            space = _text(body, "space") if "space" in body else CONSUMERS
-            found.add(cluster.slot_of_key(space, _text(body, "group")))
+        if which.group is not None:
+            found.add(cluster.slot_of_key(which.space, which.group))
         return sorted(found)
 
-    async def _answer(self, request: web.Request, asked: Collection[int] | None = None) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, page: Page | None = None, asked: Collection[int] | None = None
+    ) -> web.StreamResponse:
         cluster = self._node.cluster
         keeper = cluster.keeper
         owned = Counter(slot.owner for slot in keeper.slots)
@@ -148,6 +150,7 @@ class ClusterHandlers(Handlers):
         members = sorted(keeper.members.values(), key=lambda one: (one.node_id, one.start))
         return await paging.listed(
             request,
+            page,
             "nodes",
             members,
             lambda one: f"{one.node_id} {one.rack} {' '.join(one.addresses.values())}",
@@ -162,19 +165,3 @@ def _node(request: web.Request) -> int:
     if not told.isdecimal() or len(told) > 10:
         raise RequestError(f"{told!r} is no node.id")
     return int(told)
-
-
-def _text(body: dict[str, Any], field: str) -> str:
-    told = body[field]
-    if not isinstance(told, str):
-        raise RequestError(f"{field} is to be text")
-    return told
-
-
-def _numbers(body: dict[str, Any], field: str) -> list[int] | None:
-    told = body.get(field)
-    if told is None:
-        return None
-    if not isinstance(told, list) or len(told) > _MOST or any(type(one) is not int or one < 0 for one in told):
-        raise RequestError(f"{field} is to be a list of at most {_MOST} numbers")
-    return told

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.console import paging
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
+from bridges.console.paging import ListQuery
 
 if TYPE_CHECKING:
     from bridges.auth.users import User
@@ -18,29 +19,25 @@ if TYPE_CHECKING:
 class NodeFactHandlers(Handlers):
     """Handlers of ``/api/promises`` and ``/api/users``."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/promises", self.promises)
-        app.router.add_get("/api/users", self.users)
-
+    @route("GET /api/promises", "The promises that the node does not make", Operation.DESCRIBE)
     async def promises(self, request: web.Request) -> web.Response:
         """Return ``durability`` and the promises that the node does not make (``not_promised``).
 
         Each is a ``sentence``, with whether a setting gives it up (``chosen``).
         """
-        self._access.require_node(request, Operation.DESCRIBE)
         node = self._node
         told = [{"sentence": sentence, "chosen": chosen} for sentence, chosen in node.not_promised]
         return web.json_response({"durability": node.describe()["durability"], "not_promised": told})
 
-    async def users(self, request: web.Request) -> web.StreamResponse:
+    @route("GET /api/users", "Names of users", Operation.DESCRIBE, query=ListQuery)
+    async def users(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
         """List the users of the node's file by name, with their SCRAM mechanisms, never a password.
 
         All, or a page of them (:mod:`bridges.console.paging`).
         """
-        self._access.require_node(request, Operation.DESCRIBE)
         users = [*self._node.authenticator.users.items()]
 
         def as_json(one: tuple[str, User]) -> dict[str, object]:
             return {"user": one[0], "scram": sorted(one[1].scram)}
 
-        return await paging.listed(request, "users", users, itemgetter(0), as_json)
+        return await paging.listed(request, query.page, "users", users, itemgetter(0), as_json)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Annotated
 
 from aiohttp import web
+from msgspec import Meta, Struct
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from anabranch_kit.run.turns import Parts, in_turns, let_go, portions
 from bridges.auth import Operation
 from bridges.catalog.views.groups import GroupName, live_groups
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
 from bridges.http.access import principal_of
 from bridges.metric_text import NAMING, rendered
 from bridges.metrics import FrontMetrics
@@ -20,16 +22,14 @@ _ON_THE_NODE = (Operation.DESCRIBE, Operation.CREATE, Operation.ALTER, Operation
 _UNTOLD = "the reason is in the log, and told to who may look at the node"
 
 
+class _Scrape(Struct, frozen=True):
+    alone: Annotated[str, Meta(description="Metrics of the worker that is asked only.")] | None = None
+
+
 class StatusHandlers(Handlers):
     """Handlers of ``/healthz``, ``/readyz``, ``/metrics``, ``/api/me`` and ``/api/status``."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/healthz", self.health)
-        app.router.add_get("/readyz", self.ready)
-        app.router.add_get("/metrics", self.metrics)
-        app.router.add_get("/api/status", self.status)
-        app.router.add_get("/api/me", self.me)
-
+    @route("GET /healthz", "Whether the process can do its work")
     async def health(self, request: web.Request) -> web.Response:
         """Answer 200 as long as the process can do its work; 503 with the reason when it cannot and should be replaced.
 
@@ -43,13 +43,20 @@ class StatusHandlers(Handlers):
         body = {"healthy": failure is None, "phase": self._node.life.phase.value, "failure": told}
         return web.json_response(body, status=200 if failure is None else 503)
 
+    @route("GET /readyz", "Whether the node accepts clients")
     async def ready(self, request: web.Request) -> web.Response:
         """Answer 200 while the node accepts clients, 503 while it starts or drains."""
         node = self._node
         ready = node.life.failure is None and node.life.is_serving
         return web.json_response({"ready": ready, "phase": node.life.phase.value}, status=200 if ready else 503)
 
-    async def metrics(self, request: web.Request) -> web.StreamResponse:
+    @route(
+        "GET /metrics",
+        "Metrics for Prometheus; of the first of several workers those of all",
+        query=_Scrape,
+        content="text/plain",
+    )
+    async def metrics(self, request: web.Request, query: _Scrape) -> web.StreamResponse:
         """Return the node's metrics.
 
         Samples that name topics, groups, transactional ids or jobs are left out unless the client may describe these.
@@ -57,7 +64,7 @@ class StatusHandlers(Handlers):
         """
         shows, heads = partial(self._shows, request), {"Content-Type": CONTENT_TYPE_LATEST}
         scrape_workers = self._node.scrape_workers
-        if scrape_workers is None or "alone" in request.query:
+        if scrape_workers is None or query.alone is not None:
             return web.Response(body=await rendered(self._node.metrics, shows), headers=heads)
         response = web.StreamResponse(headers=heads)
         parts = scrape_workers(shows)
@@ -93,6 +100,7 @@ class StatusHandlers(Handlers):
         """
         return self._node.authenticator.required and principal_of(request).is_anonymous
 
+    @route("GET /api/me", "Who asks, and what it may do with the node")
     async def me(self, request: web.Request) -> web.Response:
         """Return who asks: the user (None without a login), and what it may do with the node.
 
@@ -108,9 +116,9 @@ class StatusHandlers(Handlers):
         }
         return web.json_response(body, headers={"Cache-Control": "no-store"})
 
+    @route("GET /api/status", "Version, addresses, and the work of each protocol", Operation.DESCRIBE)
     async def status(self, request: web.Request) -> web.Response:
         node = self._node
-        self._access.require_node(request, Operation.DESCRIBE)
         elsewhere: Parts[GroupName, None] = Parts()
         """Groups with members and no positions."""
         async for name, _, _ in in_turns(live_groups(self._node.group_directories())):

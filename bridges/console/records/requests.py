@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from aiohttp import web
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.awaited import Settle, awaited
@@ -18,7 +18,7 @@ from anabranch_kit.run.turns import Turns, gathered, worked_off
 from bridges.auth import Operation
 from bridges.catalog.topics.lineage import choose_partition
 from bridges.catalog.topics.topic import Topic
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
 from bridges.console.host import Host
 from bridges.console.records.lines import parse_line
 from bridges.console.records.reading import Answer, Order, Reader, Span
@@ -56,8 +56,29 @@ _ROOM_S = 30.0
 _LOOK = 100_000
 """Records that a search examines by default."""
 _LOOK_MOST = 10_000_000
+_ORDERED = 50
 _ORDERED_MOST = 1000
 """Most records that are sent in order of time."""
+_Number = Annotated[int, Meta(ge=0)]
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """Which records to read, and from where."""
+
+    partition: _Number | None = None
+    offset: Annotated[str, Meta(description="a number, earliest or latest")] | None = None
+    since_ms: Annotated[int, Meta(ge=0, description="instead of offset: a time")] | None = None
+    until_ms: _Number | None = None
+    limit: Annotated[int, Meta(ge=0, description="records in all")] | None = None
+    follow: Annotated[bool, Meta(description="wait for more")] = False
+    text: Annotated[str, Meta(description="in key, value or a header")] | None = None
+    key: str | None = None
+    header: Annotated[str, Meta(description="NAME, or NAME=TEXT")] | None = None
+    look: Annotated[int, Meta(ge=1, description=f"most records that a search examines; {_LOOK} by default")] | None = (
+        None
+    )
+    order: Annotated[Literal["newest", "oldest"], Meta(description="Partitions are merged by time.")] | None = None
+    at: Annotated[str, Meta(description="partitions, and where to begin (with newest: end) in each: 0:17,2:5")] = ""
 
 
 class _Pending(Struct):
@@ -76,10 +97,6 @@ class RecordHandlers(Handlers):
         self._followers: set[asyncio.Task[object]] = set()
         self._reader = Reader(node.batch_inflated_bytes)
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_post("/api/topics/{topic}/records", self.produce)
-        app.router.add_get("/api/topics/{topic}/records", self.read)
-
     def stop(self) -> None:
         """Cancel all streams that follow a topic; they do not end by themselves."""
         for task in self._followers:
@@ -91,13 +108,14 @@ class RecordHandlers(Handlers):
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
+    @route("POST /api/topics/{topic}/records", "Append records, a line each", Operation.WRITE, lines=True)
     async def produce(self, request: web.Request) -> web.Response:
         """Append the lines of the body. When all are durable, answer with their number and their offsets by partition.
 
         An invalid line ends the request with 400, its line number, and the number of records stored.
         """
         memory = memory_of(request)
-        writer = _Writer(self._node, self._topic(request, Operation.WRITE), memory)
+        writer = _Writer(self._node, self._topic(request), memory)
         lines = _Lines(request, self._node.http_line_bytes, memory)
         number, turns = 0, Turns()
         try:
@@ -120,30 +138,29 @@ class RecordHandlers(Handlers):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def read(self, request: web.Request) -> web.StreamResponse:
+    @route(
+        "GET /api/topics/{topic}/records",
+        "Records, a line each",
+        Operation.READ,
+        query=Wish,
+        lines=True,
+        content="application/x-ndjson",
+    )
+    async def read(self, request: web.Request, query: Wish) -> web.StreamResponse:
         """Stream records as lines.
 
-        Query: ``partition`` (default: all), ``offset`` (a number, ``earliest`` or ``latest``) or ``since_ms`` (a time),
-        ``limit`` (records in all), ``follow`` (wait for more).
+        With any of ``text``, ``key``, ``header`` and ``until_ms``, only records that match all of them are sent. At
+        most ``look`` records are examined, and the last line has their number (``looked``) and the offset at which to
+        continue in each partition (``next``).
 
-        With any of ``text``, ``key``, ``header`` (NAME or NAME=TEXT) and ``until_ms``, only records that match all of
-        them are sent. At most ``look`` records are examined, and the last line has their number (``looked``) and the
-        offset at which to continue in each partition (``next``).
-
-        With ``order`` (``newest`` or ``oldest``), partitions are merged by time: at least ``limit`` records are sent,
-        and with ``key`` those of the key's own partition first. Lines with ``looked`` alone tell the progress.
-
-        ``at`` (``0:17,2:5``) names partitions and where to begin in each, as ``next`` does; with ``newest``, these and
-        ``offset`` are ends.
+        With ``order``, partitions are merged by time: at least ``limit`` records are sent, and with ``key`` those of
+        the key's own partition first. Lines with ``looked`` alone tell the progress.
         """
-        topic = self._topic(request, Operation.READ)
-        query = request.query
+        topic, limit = self._topic(request), query.limit
         order = _order(query)
-        at = _places(query)
-        logs = self._logs(topic, query.get("partition"), at)
-        limit = _whole(query.get("limit"), "limit", 0, None)
-        follow = query.get("follow", "false").lower() in ("true", "1", "yes", "")
-        if order is not None and follow:
+        at = _places(query.at)
+        logs = self._logs(topic, query.partition, at)
+        if order is not None and query.follow:
             raise RequestError("order is not for a reader that follows")
         search = _search(query)
         looking = 0 if search is None else search.left
@@ -160,7 +177,7 @@ class RecordHandlers(Handlers):
             if order is not None:
                 await self._read_in_order(answer, topic, positions, order, query)
             else:
-                await self._reader.stream(answer, positions, follow)
+                await self._reader.stream(answer, positions, query.follow)
                 if search is not None:
                     reached = {str(log.partition): offset for log, offset in positions.items()}
                     await answer.write({"looked": looking - search.left, "next": reached})
@@ -174,40 +191,35 @@ class RecordHandlers(Handlers):
         return response
 
     async def _starts(
-        self, logs: list[ReadableLog], query: Mapping[str, str], at: dict[int, int], order: Order | None
+        self, logs: list[ReadableLog], query: Wish, at: dict[int, int], order: Order | None
     ) -> dict[ReadableLog, int]:
         """Return the offset of each partition at which to begin; with the newest records first, the lowest to send."""
-        since = _whole(query.get("since_ms"), "since_ms", 0, None)
-        if since is not None:
-            if "offset" in query:
+        if query.since_ms is not None:
+            if query.offset is not None:
                 raise RequestError("either offset or since_ms is given")
-            times = [await log.find_timestamp(since) for log in logs]
+            times = [await log.find_timestamp(query.since_ms) for log in logs]
             return {
                 log: log.last_stable_offset if found is None else found[0]
                 for log, found in zip(logs, times, strict=True)
             }
+        text = query.offset or "earliest"
         if order is None:
-            text = query.get("offset", "earliest")
             return {log: _nearest(log, str(at[log.partition])) if at else _position(log, text) for log in logs}
         if order.newest:
             return {log: log.log_start_offset for log in logs}
-        text = query.get("offset", "earliest")
         return {log: max(log.log_start_offset, at[log.partition] if at else _nearest(log, text)) for log in logs}
 
     async def _read_in_order(
-        self, answer: Answer, topic: Topic, lows: dict[ReadableLog, int], order: Order, query: Mapping[str, str]
+        self, answer: Answer, topic: Topic, lows: dict[ReadableLog, int], order: Order, query: Wish
     ) -> None:
-        at, text = _places(query), query.get("offset", "latest")
+        at, text = _places(query.at), query.offset or "latest"
         spans = [Span(log, low, log.last_stable_offset) for log, low in lows.items()]
         if order.newest:
             for span in spans:
                 span.high = min(span.high, at[span.log.partition] if at else _nearest(span.log, text))
-        key = query.get("key")
-        own = (
-            []
-            if key is None or not topic.active
-            else [topic.active[choose_partition(key.encode(), len(topic.active))].index]
-        )
+        own = []
+        if query.key is not None and topic.active:
+            own = [topic.active[choose_partition(query.key.encode(), len(topic.active))].index]
         first = [span for span in spans if span.log.partition in own]
         for some in (first, [span for span in spans if span not in first]):
             if len(order.times) < order.limit:
@@ -215,18 +227,12 @@ class RecordHandlers(Handlers):
         left = {str(one.log.partition): one.high if order.newest else one.low for one in spans if one.low < one.high}
         await answer.write({"looked": order.looked, "next": left})
 
-    def _topic(self, request: web.Request, operation: Operation) -> Topic:
-        name = request.match_info["topic"]
-        self._access.require_topic(request, operation, name)
-        return self._node.catalog.topic(name)
+    def _topic(self, request: web.Request) -> Topic:
+        return self._node.catalog.topic(request.match_info["topic"])
 
-    def _logs(self, topic: Topic, partition: str | None, at: Collection[int]) -> list[ReadableLog]:
-        if partition is None:
-            wanted = list(at) or [info.index for info in topic.partitions]
-        else:
-            number = _whole(partition, "partition", 0, None)
-            assert number is not None
-            wanted = [number]
+    def _logs(self, topic: Topic, partition: int | None, at: Collection[int]) -> list[ReadableLog]:
+        every = list(at) or [info.index for info in topic.partitions]
+        wanted = every if partition is None else [partition]
         logs = [self._node.logs.to_read(topic.name, index) for index in wanted]
         found = [log for log in logs if log is not None]
         if len(found) != len(wanted):
@@ -429,12 +435,9 @@ def _room_for(line: bytes) -> int:
 
 
 def _position(log: ReadableLog, text: str) -> int:
-    if text == "earliest":
-        return log.log_start_offset
-    if text == "latest":
-        return log.last_stable_offset
-    offset = _whole(text, "offset", 0, None)
-    assert offset is not None
+    if text in ("earliest", "latest"):
+        return _nearest(log, text)
+    offset = _number(text, "offset")
     if not log.log_start_offset <= offset <= log.high_watermark:
         raise OffsetOutOfRange(
             f"offset {offset} of {log.topic}-{log.partition} is outside [{log.log_start_offset}, {log.high_watermark}]"
@@ -444,60 +447,43 @@ def _position(log: ReadableLog, text: str) -> int:
 
 def _nearest(log: ReadableLog, text: str) -> int:
     """Return the offset that ``text`` says, or the nearest that there is."""
-    if text in ("earliest", "latest"):
-        return _position(log, text)
-    offset = _whole(text, "offset", 0, None)
-    assert offset is not None
-    return min(max(offset, log.log_start_offset), log.last_stable_offset)
+    if text == "latest":
+        return log.last_stable_offset
+    offset = 0 if text == "earliest" else _number(text, "offset")
+    return max(min(offset, log.last_stable_offset), log.log_start_offset)
 
 
-def _order(query: Mapping[str, str]) -> Order | None:
+def _order(query: Wish) -> Order | None:
     """Return the order of time of a query, None without one. Raises RequestError."""
-    name = query.get("order")
-    if name is None:
+    if query.order is None:
         return None
-    if name not in ("newest", "oldest"):
-        raise RequestError(f"order = {name!r} is neither newest nor oldest")
-    limit = _whole(query.get("limit"), "limit", 1, 50)
-    assert limit is not None
-    return Order(name == "newest", min(limit, _ORDERED_MOST))
+    if query.limit == 0:
+        raise RequestError("limit = 0 is not a whole number from 1 on")
+    return Order(query.order == "newest", min(query.limit or _ORDERED, _ORDERED_MOST))
 
 
-def _places(query: Mapping[str, str]) -> dict[int, int]:
+def _places(at: str) -> dict[int, int]:
     """Return the offsets by partition that a query continues at. Raises RequestError."""
-    found: dict[int, int] = {}
-    for place in filter(None, query.get("at", "").split(",")):
-        partition, _, offset = place.partition(":")
-        one, other = _whole(partition, "at", 0, None), _whole(offset, "at", 0, None)
-        assert one is not None
-        assert other is not None
-        found[one] = other
-    return found
+    places = (place.partition(":") for place in filter(None, at.split(",")))
+    return {_number(partition, "at"): _number(offset, "at") for partition, _, offset in places}
 
 
-def _search(query: Mapping[str, str]) -> Search | None:
-    """Return the search of a query, None without one. Raises RequestError."""
-    if not query.keys() & {"text", "key", "header", "until_ms", "look"}:
+def _search(query: Wish) -> Search | None:
+    """Return the search of a query, None without one."""
+    if (query.text, query.key, query.header, query.until_ms, query.look) == (None,) * 5:
         return None
-    look = _whole(query.get("look"), "look", 1, _LOOK)
-    until = _whole(query.get("until_ms"), "until_ms", 0, -1)
-    assert look is not None
-    assert until is not None
-    name, _, text = query.get("header", "").partition("=")
-    key = query.get("key")
+    name, _, text = (query.header or "").partition("=")
     return Search(
-        min(look, _LOOK_MOST),
-        query.get("text", "").encode(),
-        None if key is None else key.encode(),
+        min(query.look or _LOOK, _LOOK_MOST),
+        (query.text or "").encode(),
+        None if query.key is None else query.key.encode(),
         name,
         text.encode(),
-        until,
+        -1 if query.until_ms is None else query.until_ms,
     )
 
 
-def _whole(text: str | None, what: str, low: int, default: int | None) -> int | None:
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < low:
+def _number(text: str, what: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 19:
         raise RequestError(f"{what} = {text!r} is not a whole number")
     return int(text)

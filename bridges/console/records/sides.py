@@ -11,7 +11,7 @@ from aiohttp import web
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import worked_off
 from bridges.auth import Operation
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
 from bridges.console.host import Host
 from bridges.formats import FORMAT_MASK, FORMATS, FormatId, format_of, records_of
 from bridges.formats.base import EVENT_HEADER
@@ -42,9 +42,11 @@ class SideHandlers(Handlers):
         super().__init__(node)
         self._inflated_bytes = min(node.batch_inflated_bytes, _INFLATED)
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/topics/{topic}/partitions/{partition}/records/{offset}", self.record)
-
+    @route(
+        "GET /api/topics/{topic}/partitions/{partition}/records/{offset}",
+        "One record as stored, and as the readers of each protocol get it",
+        Operation.READ,
+    )
     async def record(self, request: web.Request) -> web.Response:
         """Return how the record at an offset, or the next existing one, is stored, and how Kafka, Pravega and YDB
         readers get it.
@@ -52,7 +54,6 @@ class SideHandlers(Handlers):
         Of a long field the answer has the beginning, and its ``size``.
         """
         name, number, offset = (request.match_info[one] for one in ("topic", "partition", "offset"))
-        self._access.require_topic(request, Operation.READ, name)
         self._node.catalog.topic(name)
         if not (number.isascii() and number.isdigit() and offset.isascii() and offset.isdigit() and len(offset) < 20):
             raise RequestError("partition and offset are to be whole numbers")
@@ -60,7 +61,7 @@ class SideHandlers(Handlers):
         if log is None:
             raise RequestError(f"topic {name!r} has no partition {number}", 404)
         await log.ready()
-        batch, record = await self._found(log, int(offset), memory_of(request))
+        batch, record = await self._find(log, int(offset), memory_of(request))
         if record.size > _LARGEST:
             raise RequestError(f"a record of {record.size} bytes is too large for this: download it", 413)
         plug = format_of(batch.flags)
@@ -81,7 +82,7 @@ class SideHandlers(Handlers):
             body[FORMATS[int(target)].name] = {**told(shown, record), "translated": not same}
         return web.json_response(body, headers={"Cache-Control": "no-store"})
 
-    async def _found(self, log: PartitionLog, offset: int, memory: RequestMemory) -> tuple[StoredBatch, Record]:
+    async def _find(self, log: PartitionLog, offset: int, memory: RequestMemory) -> tuple[StoredBatch, Record]:
         while offset < log.last_stable_offset:
             batches = await log.read_committed(max(offset, log.log_start_offset), 1)
             size = sum(len(batch.payload) for batch in batches)

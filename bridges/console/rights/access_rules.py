@@ -2,58 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from bridges.auth import Operation, ResourceKind
 from bridges.auth.rules import ANY, InvalidRule, Pattern, Rule, RuleFilter
 from bridges.console import paging
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
+from bridges.console.paging import ListQuery
 from bridges.http import rows
-from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
     from bridges.catalog.access_rules import AccessRules
 
-_FIELDS = {"resource", "pattern", "name", "principal", "host", "operation", "allow"}
 _Word = TypeVar("_Word", ResourceKind, Pattern, Operation)
 
 
+class NewRule(Struct, frozen=True, kw_only=True):
+    """A rule to add."""
+
+    resource: str
+    pattern: str = Pattern.LITERAL.value
+    name: str = ""
+    principal: str = ""
+    host: str = ANY
+    operation: str
+    allow: bool = True
+
+
+class Matching(Struct, frozen=True, kw_only=True):
+    """Fields that rules must have."""
+
+    resource: str | None = None
+    pattern: str | None = None
+    name: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: str | None = None
+    allow: bool | None = None
+
+
+class RuleQuery(Matching, frozen=True, kw_only=True):
+    """What the rules of a list are about."""
+
+    about: Annotated[str, Meta(description="Rules about the resource with this name; needs resource.")] | None = None
+
+
 class AccessRuleHandlers(Handlers):
-    """Handlers of ``/api/acls``. Changing rules needs ALTER on the node, seeing them DESCRIBE."""
+    """Handlers of ``/api/acls``."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/acls", self.list)
-        app.router.add_post("/api/acls", self.add)
-        app.router.add_post("/api/acls/remove", self.remove)
-
-    async def list(self, request: web.Request) -> web.StreamResponse:
+    @route("GET /api/acls", "Rules of who may do what", Operation.DESCRIBE, query=(RuleQuery, ListQuery))
+    async def list(self, request: web.Request, query: RuleQuery, asked: ListQuery) -> web.StreamResponse:
         """List the rules that match the query, all or a page of them (:mod:`bridges.console.paging`).
 
-        Query: any of a rule's fields; ``about``, with ``resource``: the rules about the resource of that name. A page's
-        search looks at resource, name, principal and operation.
+        A page's search looks at resource, name, principal and operation.
         """
-        self._access.require_node(request, Operation.DESCRIBE)
-        fields = {name: value for name, value in request.query.items() if name not in paging.FIELDS}
-        found = await self._rules().find(_filter(fields))
-        return await paging.listed(request, "acls", found, _name, _as_json)
+        found = await self._rules().find(_filter(query, query.about))
+        return await paging.listed(request, asked.page, "acls", found, _name, _as_json)
 
-    async def add(self, request: web.Request) -> web.StreamResponse:
-        """Add a rule. Body: its fields; the defaults of pattern, host and allow are ``literal``, ``*`` and true."""
-        self._access.require_node(request, Operation.ALTER)
-        rule = _rule(await json_object(request, _FIELDS))
+    @route("POST /api/acls", "Add a rule", Operation.ALTER, body=NewRule, status=201)
+    async def add(self, request: web.Request, body: NewRule) -> web.StreamResponse:
+        rule = _rule(body)
         await self._rules().add([rule])
         return await rows.answer(request, "acls", [_as_json(rule)], status=201)
 
-    async def remove(self, request: web.Request) -> web.StreamResponse:
-        """Remove the rules that match all given fields, and return them. Body: any of a rule's fields."""
-        self._access.require_node(request, Operation.ALTER)
-        fields = await json_object(request, _FIELDS)
-        if not fields:
+    @route("POST /api/acls/remove", "Remove the rules that agree with all of this", Operation.ALTER, body=Matching)
+    async def remove(self, request: web.Request, body: Matching) -> web.StreamResponse:
+        """Remove the rules that match all given fields, and return them."""
+        if body == Matching():
             raise RequestError("say which rules: at least one field")
-        gone = await self._rules().remove([_filter(fields)])
+        gone = await self._rules().remove([_filter(body)])
         return await rows.answer(request, "acls", map(_as_json, gone[0]))
 
     def _rules(self) -> AccessRules:
@@ -78,57 +99,33 @@ def _as_json(rule: Rule) -> dict[str, object]:
     }
 
 
-def _rule(fields: dict[str, Any]) -> Rule:
-    """Build a rule from the fields of a body. Raises RequestError."""
-    kind = _word(ResourceKind, fields.get("resource"), "resource")
-    allow = fields.get("allow", True)
-    if not isinstance(allow, bool):
-        raise RequestError("allow is to be true or false")
+def _rule(given: NewRule) -> Rule:
+    """Build a rule. Raises RequestError."""
+    kind, operation = _word(ResourceKind, given.resource, "resource"), _word(Operation, given.operation, "operation")
+    pattern = _word(Pattern, given.pattern, "pattern")
     try:
-        return Rule(
-            kind,
-            _word(Pattern, fields.get("pattern", Pattern.LITERAL.value), "pattern"),
-            _text(fields, "name", ""),
-            _text(fields, "principal", ""),
-            _text(fields, "host", ANY),
-            _word(Operation, fields.get("operation"), "operation"),
-            allow,
-        ).check()
+        return Rule(kind, pattern, given.name, given.principal, given.host, operation, given.allow).check()
     except InvalidRule as error:
         raise RequestError(str(error)) from None
 
 
-def _filter(fields: dict[str, Any]) -> RuleFilter:
-    """Build a filter from the fields of a query or body. Raises RequestError."""
-    about = fields.pop("about", None)
-    if unknown := sorted(fields.keys() - _FIELDS):
-        raise RequestError(f"unknown field {unknown[0]!r}; there are about, {', '.join(sorted(_FIELDS))}")
-    given = fields.get("allow")
-    allow = {"true": True, "false": False}.get(str(given).lower())
-    if given is not None and allow is None:
-        raise RequestError("allow is to be true or false")
+def _filter(given: Matching, about: str | None = None) -> RuleFilter:
+    """Build a filter. Raises RequestError."""
     return RuleFilter(
-        kind=_word(ResourceKind, fields["resource"], "resource") if "resource" in fields else None,
-        pattern=_word(Pattern, fields["pattern"], "pattern") if "pattern" in fields else None,
-        name=fields.get("name") if about is None else about,
+        kind=None if given.resource is None else _word(ResourceKind, given.resource, "resource"),
+        pattern=None if given.pattern is None else _word(Pattern, given.pattern, "pattern"),
+        name=given.name if about is None else about,
         matching=about is not None,
-        principal=fields.get("principal"),
-        host=fields.get("host"),
-        operation=_word(Operation, fields["operation"], "operation") if "operation" in fields else None,
-        allow=allow,
+        principal=given.principal,
+        host=given.host,
+        operation=None if given.operation is None else _word(Operation, given.operation, "operation"),
+        allow=given.allow,
     )
 
 
-def _word(kind: type[_Word], given: Any, field: str) -> _Word:
+def _word(kind: type[_Word], given: str, field: str) -> _Word:
     words = {one.name.lower() if kind is Operation else one.value: one for one in kind}
-    found = words.get(given.replace("-", "_") if kind is Operation else given) if isinstance(given, str) else None
+    found = words.get(given.replace("-", "_") if kind is Operation else given)
     if found is None:
         raise RequestError(f"{field} is to be one of {', '.join(words)}")
     return found
-
-
-def _text(fields: dict[str, Any], field: str, default: str) -> str:
-    text = fields.get(field, default)
-    if not isinstance(text, str):
-        raise RequestError(f"{field} is to be text")
-    return text

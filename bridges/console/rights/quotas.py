@@ -2,83 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from bridges.auth import Operation
-from bridges.auth.quotas import FIELDS, Entity, QuotaError, QuotaKey, check, entity_of, key_of, parts_of
+from bridges.auth.quotas import Entity, QuotaError, QuotaKey, check, entity_of, key_of, parts_of
+from bridges.catalog.client_quotas import Change
 from bridges.console import paging
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
+from bridges.console.paging import ListQuery
 from bridges.http import rows
-from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 
 _Quota = tuple[Entity, Mapping[QuotaKey, float]]
+_Parts = Annotated[dict[str, str | None], Meta(description="user, client-id, both, or ip; null is the default")]
+
+
+class NewQuotas(Struct, frozen=True):
+    """Quotas to set."""
+
+    entity: _Parts
+    values: dict[str, Annotated[float, Meta(gt=-1e300, lt=1e300)]]
+
+
+class OldQuotas(Struct, frozen=True):
+    """Quotas to remove: those named, or all."""
+
+    entity: _Parts
+    keys: list[str] = []
 
 
 class QuotaHandlers(Handlers):
-    """Handlers of ``/api/quotas``. Seeing quotas needs DESCRIBE_CONFIGS on the node, changing them ALTER_CONFIGS."""
+    """Handlers of ``/api/quotas``."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/quotas", self.list)
-        app.router.add_post("/api/quotas", self.set)
-        app.router.add_post("/api/quotas/remove", self.remove)
-
-    async def list(self, request: web.Request) -> web.StreamResponse:
+    @route("GET /api/quotas", "Quotas", Operation.DESCRIBE_CONFIGS, query=ListQuery)
+    async def list(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
         """List all quotas, or a page of them (:mod:`bridges.console.paging`)."""
-        self._access.require_node(request, Operation.DESCRIBE_CONFIGS)
-        return await paging.listed(request, "quotas", await self._node.client_quotas.find({}), _name, _as_json)
+        found = await self._node.client_quotas.find({})
+        return await paging.listed(request, query.page, "quotas", found, _name, _as_json)
 
-    async def set(self, request: web.Request) -> web.StreamResponse:
-        """Set quotas of an entity.
-
-        Body: ``entity``, an object with ``user``, ``client-id``, both, or ``ip`` (null: the default); ``values``, an
-        object of quotas.
-        """
-        self._access.require_node(request, Operation.ALTER_CONFIGS)
-        body = await json_object(request, {"entity", "values"})
-        values = body.get("values")
-        if not isinstance(values, dict) or not all(_is_number(one) for one in values.values()):
-            raise RequestError("values is to be an object of numbers")
+    @route("POST /api/quotas", "Set quotas", Operation.ALTER_CONFIGS, body=NewQuotas)
+    async def set(self, request: web.Request, body: NewQuotas) -> web.StreamResponse:
+        """Set quotas of an entity."""
         try:
-            entity = _entity(body)
-            changes = [(entity, *check(entity, key, value)) for key, value in values.items()]
+            entity = entity_of(body.entity)
+            changes = [(entity, *check(entity, key, value)) for key, value in body.values.items()]
         except QuotaError as error:
             raise RequestError(str(error)) from None
-        await self._node.client_quotas.alter(changes)
-        return await rows.answer(
-            request, "quotas", [_as_json((entity, self._node.client_quotas.rules.find_limits(entity)))]
-        )
+        return await self._change(request, entity, changes)
 
-    async def remove(self, request: web.Request) -> web.StreamResponse:
-        """Remove quotas of an entity. Body: ``entity``; ``keys``, a list of quotas (default: all)."""
-        self._access.require_node(request, Operation.ALTER_CONFIGS)
-        body = await json_object(request, {"entity", "keys"})
-        keys = body.get("keys", [])
-        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-            raise RequestError("keys is to be a list of names")
+    @route("POST /api/quotas/remove", "Remove quotas", Operation.ALTER_CONFIGS, body=OldQuotas)
+    async def remove(self, request: web.Request, body: OldQuotas) -> web.StreamResponse:
+        """Remove quotas of an entity."""
         try:
-            entity = _entity(body)
-            gone = [key_of(entity, key) for key in keys] or list(self._node.client_quotas.rules.find_limits(entity))
+            entity = entity_of(body.entity)
+            limits = self._node.client_quotas.rules.find_limits(entity)
+            gone = [key_of(entity, key) for key in body.keys] or list(limits)
         except QuotaError as error:
             raise RequestError(str(error)) from None
-        await self._node.client_quotas.alter([(entity, key, None) for key in gone])
-        return await rows.answer(
-            request, "quotas", [_as_json((entity, self._node.client_quotas.rules.find_limits(entity)))]
-        )
+        return await self._change(request, entity, [(entity, key, None) for key in gone])
 
-
-def _entity(body: dict[str, Any]) -> Entity:
-    parts = body.get("entity")
-    if not isinstance(parts, dict) or not all(one is None or isinstance(one, str) for one in parts.values()):
-        raise RequestError(f"entity is to be an object of names: {', '.join(FIELDS)}")
-    return entity_of(parts)
-
-
-def _is_number(given: Any) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < 1e300
+    async def _change(self, request: web.Request, entity: Entity, changes: Sequence[Change]) -> web.StreamResponse:
+        quotas = self._node.client_quotas
+        await quotas.alter(changes)
+        return await rows.answer(request, "quotas", [_as_json((entity, quotas.rules.find_limits(entity)))])
 
 
 def _name(one: _Quota) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 import structlog
 from aiohttp import web
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.turns import gathered, sorting
@@ -16,16 +17,15 @@ from bridges.auth import Operation
 from bridges.catalog.topics import config as topic_config
 from bridges.catalog.topics.topic import Topic, TopicKind
 from bridges.console import paging, transactions
-from bridges.console.handlers import Handlers
+from bridges.console.handlers import Handlers, route
 from bridges.console.history.pictures import rounded
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import WAYS
 from bridges.console.host import Host
-from bridges.console.paging import Page, flag, page_of
+from bridges.console.paging import ListQuery, Page, SortedQuery
 from bridges.console.topics.sizes import Size, Sizes, in_use
 from bridges.errors import LogError
 from bridges.http import rows
-from bridges.http.bodies import json_object
 from bridges.http.errors import RequestError
 from bridges.log.damage.skipping import skip
 from bridges.log.partition.partition_log import PartitionLog
@@ -42,6 +42,50 @@ _OLDEST = 10_000
 """Most partitions whose oldest record is remembered."""
 
 
+_PARTITION = "/api/topics/{topic}/partitions/{partition}"
+_SEES = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+_Value = str | int | float | bool
+
+
+class TopicQuery(SortedQuery, frozen=True, kw_only=True):
+    """The query of a list of topics."""
+
+    sort: Literal[
+        "name", "partitions", "created", "records", "bytes", "records_in", "bytes_in", "records_out", "bytes_out"
+    ] = "name"
+    history: Annotated[bool, Meta(description="Of a page: with what went in and out in the last hour.")] = False
+
+
+class NewTopic(Struct, frozen=True, kw_only=True):
+    """A topic to make. ``names``: what protocols call it, by protocol."""
+
+    name: str
+    partitions: int | None = None
+    config: dict[str, _Value] | None = None
+    names: dict[str, str] | None = None
+    validate_only: bool = False
+
+
+class TopicChange(Struct, frozen=True, kw_only=True):
+    """A larger number of partitions, and changes of the configuration; null removes a key."""
+
+    partitions: int | None = None
+    config: dict[str, _Value | None] | None = None
+
+
+class Skip(Struct, frozen=True):
+    """The offset of a batch; ``force``: also if it can be read."""
+
+    offset: int
+    force: bool = False
+
+
+class End(Struct, frozen=True):
+    """Whether the records of a transaction become visible."""
+
+    commit: bool
+
+
 class TopicHandlers(Handlers):
     """Handlers of ``/api/topics`` and the paths below it, except records."""
 
@@ -50,24 +94,14 @@ class TopicHandlers(Handlers):
         self._oldest: dict[int, tuple[int, int | None]] = {}
         """By stream: the start of a log, and the timestamp of its first record."""
 
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/api/topics", self.list)
-        app.router.add_post("/api/topics", self.create)
-        app.router.add_get("/api/topics/{topic}", self.describe)
-        app.router.add_patch("/api/topics/{topic}", self.alter)
-        app.router.add_delete("/api/topics/{topic}", self.delete)
-        partition = "/api/topics/{topic}/partitions/{partition}"
-        app.router.add_post(f"{partition}/skip", self.skip)
-        app.router.add_get(f"{partition}/transactions", self.transactions)
-        app.router.add_post(f"{partition}/transactions/{{producer}}/end", self.end_transaction)
-
-    async def list(self, request: web.Request) -> web.StreamResponse:
+    @route("GET /api/topics", "Topics, by name; or a page of them", query=TopicQuery)
+    async def list(self, request: web.Request, query: TopicQuery) -> web.StreamResponse:
         """List all topics in alphabetical order, or a page of them (:mod:`bridges.console.paging`).
 
         Record counts cover the partitions in use, at all nodes except those in ``unanswered``. A page has rates; with
         ``history`` also the traffic of the last hour.
         """
-        page = page_of(request, _SORTS)
+        page = query.page
         sizes = self._node.topic_sizes
         if page is None:
             others = await sizes.elsewhere([*self._node.catalog.topics])
@@ -78,9 +112,8 @@ class TopicHandlers(Handlers):
         found, total = await paging.chosen(topics, page, descending=by_name and page.descending)
         if page.sort not in ("records", "bytes"):
             others = await sizes.elsewhere([name for _, name, _ in found])
-        history = flag(request, "history")
         return await paging.answer(
-            "topics", found, lambda one: self._row(one[1], others, history), page, total, others.as_json()
+            "topics", found, lambda one: self._row(one[1], others, query.history), page, total, others.as_json()
         )
 
     def _sorted_by(self, request: web.Request, page: Page, others: Sizes) -> Iterator[tuple[float, str, str] | None]:
@@ -117,41 +150,35 @@ class TopicHandlers(Handlers):
             else:
                 yield from self._summary(topics[name], others)
 
-    async def create(self, request: web.Request) -> web.StreamResponse:
-        """Create a topic. Body: ``name``, and optionally ``partitions``, ``config``, ``names`` (by protocol),
-        ``validate_only``.
-        """
-        body = await json_object(request, {"name", "partitions", "config", "names", "validate_only"})
-        name = body.get("name")
-        if not isinstance(name, str):
-            raise RequestError("name is not given as text")
+    @route("POST /api/topics", "Make a topic", body=NewTopic, status=201)
+    async def create(self, request: web.Request, body: NewTopic) -> web.StreamResponse:
+        name, partitions = body.name, body.partitions
         self._access.require_topic(request, Operation.CREATE, name)
-        partitions = _whole(body, "partitions", int(self._node.static_config.get("num.partitions", "1")))
-        config, names = _texts(body, "config"), _texts(body, "names")
-        if body.get("validate_only"):
-            self._node.catalog.check_new_topic(name, partitions, config, names)
+        if partitions is None:
+            partitions = int(self._node.static_config.get("num.partitions", "1"))
+        config = {key: _config_text(value) for key, value in (body.config or {}).items()}
+        if body.validate_only:
+            self._node.catalog.check_new_topic(name, partitions, config, body.names)
             return web.json_response({"name": name, "validate_only": True})
-        topic = await self._node.catalog.create_topic(name, partitions, config, names)
+        topic = await self._node.catalog.create_topic(name, partitions, config, body.names)
         return await self._details(request, topic, status=201)
 
-    async def describe(self, request: web.Request) -> web.StreamResponse:
+    @route("GET /api/topics/{topic}", "One topic and its partitions, or a page of these", *_SEES, query=ListQuery)
+    async def describe(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
         """Describe a topic, with the offsets of every partition."""
-        return await self._details(request, self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS))
+        return await self._details(request, self._topic(request), query.page)
 
-    async def alter(self, request: web.Request) -> web.StreamResponse:
-        """Change a topic. Body: ``partitions`` (a larger number) and ``config`` (null removes a key)."""
-        topic = self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
-        body = await json_object(request, {"partitions", "config"})
+    @route("PATCH /api/topics/{topic}", "More partitions, other configuration", *_SEES, body=TopicChange)
+    async def alter(self, request: web.Request, body: TopicChange) -> web.StreamResponse:
+        topic = self._topic(request)
         catalog = self._node.catalog
-        changes: dict[str, str | None] = {}
-        for key, value in _mapping(body, "config").items():
-            changes[key] = None if value is None else _config_text(key, value)
+        changes = {key: None if value is None else _config_text(value) for key, value in (body.config or {}).items()}
         total = len(topic.partitions)
         if changes:
             self._access.require_topic(request, Operation.ALTER_CONFIGS, topic.name)
-        if body.get("partitions") is not None:
+        if body.partitions is not None:
             self._access.require_topic(request, Operation.ALTER, topic.name)
-            total = _whole(body, "partitions", total)
+            total = body.partitions
         # Check both changes before either is made: a request is refused as a whole.
         catalog.check_config(topic.name, changes)
         if total != len(topic.partitions):
@@ -161,33 +188,30 @@ class TopicHandlers(Handlers):
             await catalog.set_config(topic.name, changes)
         return await self._details(request, topic)
 
+    @route("DELETE /api/topics/{topic}", "Delete a topic", Operation.DELETE)
     async def delete(self, request: web.Request) -> web.Response:
-        topic = self._topic(request, Operation.DELETE)
+        topic = self._topic(request)
         await self._node.catalog.delete_topic(topic.name)
         return web.json_response({"deleted": topic.name})
 
-    async def skip(self, request: web.Request) -> web.Response:
-        """Have readers skip a batch that cannot be read. Body: ``offset``, and ``force`` for one that can be.
+    @route(f"POST {_PARTITION}/skip", "Have readers skip a batch that cannot be read", Operation.DELETE, body=Skip)
+    async def skip(self, request: web.Request, body: Skip) -> web.Response:
+        """Have readers skip a batch.
 
         The answer has the skipped offsets, ``first`` to ``end`` - 1, and why they could not be read.
         """
-        topic = self._topic(request, Operation.DELETE)
-        body = await json_object(request, {"offset", "force"})
-        offset = _whole(body, "offset", -1)
-        force = body.get("force") or False
-        if not isinstance(force, bool):
-            raise RequestError("force is not true or false")
-        log = self._partition(request, topic)
-        (first, end), reason = await skip(self._node.logs, log, offset, force=force)
+        log = self._partition(request, self._topic(request))
+        (first, end), reason = await skip(self._node.logs, log, body.offset, force=body.force)
         return web.json_response({"partition": log.partition, "first": first, "end": end, "reason": reason})
 
+    @route(f"GET {_PARTITION}/transactions", "Open transactions of a partition", Operation.DESCRIBE)
     async def transactions(self, request: web.Request) -> web.Response:
         """List the open transactions of a partition, the first one that holds back the last stable offset first.
 
         Each has ``producer_id`` and the fields of :func:`bridges.console.transactions.opened`; the partition has
         ``last_stable_offset`` and ``end_offset``.
         """
-        log = self._partition(request, self._topic(request, Operation.DESCRIBE))
+        log = self._partition(request, self._topic(request))
         await log.ready()
         told = await transactions.opened(self._node, self._access, request, log)
         return web.json_response(
@@ -200,17 +224,18 @@ class TopicHandlers(Handlers):
             }
         )
 
-    async def end_transaction(self, request: web.Request) -> web.Response:
-        """End an open transaction that has no coordinator any more. Body: ``commit``, whether its records become
-        visible.
+    @route(
+        f"POST {_PARTITION}/transactions/{{producer}}/end",
+        "End an open transaction of a producer",
+        Operation.DELETE,
+        body=End,
+    )
+    async def end_transaction(self, request: web.Request, body: End) -> web.Response:
+        """End an open transaction that has no coordinator any more.
 
         The answer has the ``offset`` of its marker, and the partition's new ``last_stable_offset``.
         """
-        topic = self._topic(request, Operation.DELETE)
-        body = await json_object(request, {"commit"})
-        commit = body.get("commit")
-        if not isinstance(commit, bool):
-            raise RequestError("commit is not true or false")
+        topic, commit = self._topic(request), body.commit
         log = self._partition(request, topic)
         producer = request.match_info["producer"]
         if not producer.isascii() or not producer.isdigit() or len(producer) > 19:
@@ -234,12 +259,8 @@ class TopicHandlers(Handlers):
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def _topic(self, request: web.Request, *operations: Operation) -> Topic:
-        """Return the topic of a request. Raises RequestError unless all operations on it are allowed."""
-        name = request.match_info["topic"]
-        for operation in operations:
-            self._access.require_topic(request, operation, name)
-        return self._node.catalog.topic(name)
+    def _topic(self, request: web.Request) -> Topic:
+        return self._node.catalog.topic(request.match_info["topic"])
 
     def _partition(self, request: web.Request, topic: Topic) -> PartitionLog:
         """Return the log of the partition that a request names. Raises RequestError."""
@@ -280,9 +301,10 @@ class TopicHandlers(Handlers):
             "traffic": traffic,
         }
 
-    async def _details(self, request: web.Request, topic: Topic, status: int = 200) -> web.StreamResponse:
+    async def _details(
+        self, request: web.Request, topic: Topic, page: Page | None = None, status: int = 200
+    ) -> web.StreamResponse:
         node = self._node
-        page = page_of(request, {"name"}) if request.method == "GET" else None
         wanted = topic.partitions if page is None else topic.partitions[page.skip : page.skip + page.limit]
         found = [(info, node.logs.to_read(topic.name, info.index)) for info in wanted]
         logs = [(info, log) for info, log in found if log is not None]
@@ -391,7 +413,7 @@ def _fewer(points: Sequence[float | None]) -> Sequence[float | None] | None:
 
 
 def _compaction(view: CleanerView | None) -> dict[str, object] | None:
-    return None if view is None else msgspec.structs.asdict(view)
+    return None if view is None else asdict(view)
 
 
 def _importing(topic: Topic) -> str | None:
@@ -399,30 +421,6 @@ def _importing(topic: Topic) -> str | None:
     return topic.imported.migration if topic.imported is not None and topic.imported.is_running else None
 
 
-def _whole(body: Mapping[str, Any], key: str, default: int) -> int:
-    value = body.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{key} is not a whole number")
-    return value
-
-
-def _mapping(body: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = body.get(key) or {}
-    if not isinstance(value, dict):
-        raise RequestError(f"{key} is not an object")
-    return value
-
-
-def _texts(body: Mapping[str, Any], key: str) -> dict[str, str]:
-    return {name: _config_text(name, value) for name, value in _mapping(body, key).items()}
-
-
-def _config_text(name: str, value: Any) -> str:
+def _config_text(value: _Value) -> str:
     """Return the text of a configuration's value; numbers and booleans are accepted."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise RequestError(f"{name} is not text, a number or a boolean")
+    return str(value).lower() if isinstance(value, bool) else str(value)

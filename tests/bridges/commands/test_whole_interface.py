@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from bridges.catalog.progress import Committed
 from bridges.commands.cli import main
-from bridges.console.openapi import OPERATIONS
+from bridges.console.api import ROUTES
 from bridges.console.records.requests import FRONT
 from bridges.node.assembly import Node
 from tests.bridges.console.groups.test_console_groups import Directory, GroupFront
@@ -104,7 +104,7 @@ async def test_every_request_is_sent_by_a_command_and_every_command_is_tried(tmp
             await node.progress.front("one").commit("readers", [("words", 0, Committed(0))])
             await node.floors.host.recorder.sample()
     asked = set(node.metrics.front(FRONT).kinds)
-    assert {f"{one.method} {one.path}" for one in OPERATIONS} - asked == set()
+    assert {f"{one.method} {one.path}" for one in ROUTES} - asked == set()
     commands = {" ".join(path) for path in leaves(main) if path[0] not in ("archive", "audit", "migrate", "replay")}
     assert {name for name in commands if not any(one.startswith(name) for one in tried)} == set()
     await node.stop()
