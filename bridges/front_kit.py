@@ -159,7 +159,6 @@ class KitNode:
         await self.node.catalog.create_topic(topic, partitions, {key.replace("_", "."): v for key, v in config.items()})
 
     async def owned(self, topic: str) -> set[int]:
-        """Return the partitions of a topic that this node owns."""
         await self.node.db.changes.latest()  # another node may have just made the topic
         return {
             info.index for info in self.node.catalog.topics[topic].partitions if self.node.logs.owns(topic, info.index)
@@ -237,15 +236,15 @@ async def cluster(
             stack.push_async_callback(node.stop)
         shared_out = asyncio.Event()
 
-        def look(slots: Collection[int]) -> None:
+        def follow(slots: Collection[int]) -> None:
             counts = [len(node.floors.place.cluster.mine) for node in made]
             if max(counts) - min(counts) < nodes:
                 shared_out.set()
 
         await asyncio.gather(*(node.start() for node in made))
         for node in made:
-            node.floors.place.cluster.on_gained.append(look)
-        look(())
+            node.floors.place.cluster.on_gained.append(follow)
+        follow(())
         await shared_out.wait()
         yield tuple(map(KitNode, made))
 

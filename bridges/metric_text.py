@@ -8,7 +8,7 @@ topics and partitions.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -139,27 +139,21 @@ def _pieces(metrics: Metrics) -> Iterator[Metric]:
     yield from _connections(metrics)
     yield from _requests(metrics)
     yield from _traffic(metrics)
-    failures = counter(
-        "anabranch_callback_failures", "Unexpected errors in the node's code, each of which failed one request.", "kind"
-    )
-    for kind, number in metrics.barrier.failures.items():
-        failures.add_metric([kind], number)
-    yield failures
+    text = "Unexpected errors in the node's code, each of which failed one request."
+    yield totals("anabranch_callback_failures", text, ("kind",), metrics.barrier.failures)
     for source in metrics.sources:
         yield from source()
 
 
 def _connections(metrics: Metrics) -> Iterator[Metric]:
-    now = gauge("anabranch_connections", "Open connections.", "front")
-    total = counter("anabranch_connections_opened", "Connections accepted.", "front")
-    refused = counter(
-        "anabranch_connections_refused", "Connections refused, or closed while idle, because of a limit.", "front"
-    )
-    for name, front in metrics.fronts.items():
-        now.add_metric([name], front.connections)
-        total.add_metric([name], front.connections_total)
-        refused.add_metric([name], front.connections_refused)
-    yield from (now, total, refused)
+    fronts, label = metrics.fronts.items(), ("front",)
+    now = {name: front.connections for name, front in fronts}
+    yield values("anabranch_connections", "Open connections.", label, now)
+    opened = {name: front.connections_total for name, front in fronts}
+    yield totals("anabranch_connections_opened", "Connections accepted.", label, opened)
+    text = "Connections refused, or closed while idle, because of a limit."
+    refused = {name: front.connections_refused for name, front in fronts}
+    yield totals("anabranch_connections_refused", text, label, refused)
 
 
 def _requests(metrics: Metrics) -> Iterator[Metric]:
@@ -223,15 +217,27 @@ def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(name, text, labels=labels)
 
 
+def values(name: str, text: str, labels: Sequence[str], numbers: Mapping[Any, float]) -> Metric:
+    """Return a gauge with a sample for each of ``numbers``; a key is the value of the only label, or of all labels."""
+    return _filled(gauge(name, text, *labels), numbers)
+
+
+def totals(name: str, text: str, labels: Sequence[str], numbers: Mapping[Any, float]) -> Metric:
+    """Return a counter with samples, like :func:`values`."""
+    return _filled(counter(name, text, *labels), numbers)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, numbers: Mapping[Any, float]) -> Metric:
+    for key, number in numbers.items():
+        family.add_metric([key] if isinstance(key, str) else key, number)
+    return family
+
+
 def value(name: str, text: str, number: float) -> Metric:
     """Return a gauge without labels."""
-    family = gauge(name, text)
-    family.add_metric([], number)
-    return family
+    return values(name, text, (), {(): number})
 
 
 def total(name: str, text: str, number: float) -> Metric:
     """Return a counter without labels."""
-    family = counter(name, text)
-    family.add_metric([], number)
-    return family
+    return totals(name, text, (), {(): number})

@@ -159,5 +159,4 @@ class QuotaRules:
         return None
 
     def value(self, key: QuotaKey, entity: Entity) -> float:
-        """Return the value of a quota that is set."""
         return self._values[key][entity]

@@ -94,7 +94,6 @@ class RuleFilter(Struct, frozen=True):
     allow: bool | None = None
 
     def takes(self, rule: Rule) -> bool:
-        """Return whether the filter accepts a rule."""
         if self.name is not None and not (rule.is_about(self.name) if self.matching else rule.name == self.name):
             return False
         return (

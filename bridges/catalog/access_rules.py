@@ -74,7 +74,6 @@ class AccessRules:
                 )
 
     async def find(self, wanted: RuleFilter) -> list[Rule]:
-        """Return the rules that match a filter."""
         async with self._changing:
             return await self._find(wanted)
 

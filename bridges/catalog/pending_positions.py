@@ -51,7 +51,6 @@ class PendingPositions:
                 of_topic[name] = of_topic.get(name, 0) + 1
 
     def remove(self, rows: Iterable[Pending]) -> None:
-        """Remove positions that are no longer pending."""
         for front, txn, space, group, topic, partition in rows:
             name, transaction = (space, group), (front, txn)
             places = self._places.get(name, {})
@@ -73,7 +72,6 @@ class PendingPositions:
                     del self._topics[topic]
 
     def all(self) -> list[Pending]:
-        """Return all pending positions."""
         return [
             (*transaction, *name, *place)
             for name, places in self._places.items()
@@ -82,11 +80,9 @@ class PendingPositions:
         ]
 
     def has_topic(self, topic: str) -> bool:
-        """Return whether any position in a topic is pending."""
         return bool(self._topics.get(topic))
 
     def of_topic(self, topic: str) -> list[Pending]:
-        """Return all pending positions in a topic."""
         return [
             (*transaction, *name, *place)
             for name in self._topics.get(topic, ())
@@ -101,11 +97,9 @@ class PendingPositions:
         return places is not None and place in places
 
     def has_group(self, name: GroupName) -> bool:
-        """Return whether any position of a group is pending."""
         return name in self._places
 
     def transactions(self, front: str) -> list[str]:
-        """Return the transactions of a front that have pending positions."""
         return [txn for owner, txn in self._transactions if owner == front]
 
 
@@ -116,7 +110,6 @@ STORE = upsert("positions", "space grp topic partition", "offset leader_epoch me
 
 
 def all_pending(connection: Connection) -> list[Pending]:
-    """Return all pending positions."""
     return list(connection.execute(f"SELECT {_KEY} FROM pending_positions"))
 
 

@@ -149,7 +149,6 @@ class Progress:
         return await self._db.run(lambda connection: _position(connection, name, (topic, partition)))
 
     def has_positions(self, name: GroupName) -> bool:
-        """Return whether a group has committed positions."""
         return name in self._groups
 
     def names(self) -> Iterator[GroupName]:
@@ -171,7 +170,6 @@ class Progress:
         return _EMPTY if positions is None else MappingProxyType(positions)
 
     def holders(self, name: GroupName) -> Iterable[str]:
-        """Return the fronts that hold the group."""
         return self._holders.get(name, _NOBODY)
 
     def views(self, name: GroupName) -> dict[str, GroupView]:

@@ -34,7 +34,7 @@ def check(listener: str, files: TlsFiles, told: Address | None, now_s: float) ->
     if mode & (stat.S_IRGRP | stat.S_IROTH):
         yield warning(about, f"others may read {files.key}", f"chmod 600 {files.key}")
     try:
-        certificate = shown(files, None)
+        certificate = read_as_client(files, None)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in (_EXPIRED, _NOT_YET):
             when = "has ended" if error.verify_code == _EXPIRED else "is not valid yet"
@@ -50,7 +50,7 @@ def check(listener: str, files: TlsFiles, told: Address | None, now_s: float) ->
         yield fine(about, f"{files.cert} is valid for {days:.0f} more days")
     if told is not None:
         try:
-            shown(files, told.host)
+            read_as_client(files, told.host)
         except ssl.SSLCertVerificationError as error:
             if error.verify_code not in _OTHER_NAME:
                 raise
@@ -58,7 +58,7 @@ def check(listener: str, files: TlsFiles, told: Address | None, now_s: float) ->
             yield warning(about, f"clients are told {told.host}, which {files.cert} does not name", remedy)
 
 
-def shown(files: TlsFiles, host: str | None) -> dict[str, object]:
+def read_as_client(files: TlsFiles, host: str | None) -> dict[str, object]:
     """Return the certificate as a client sees it that trusts it and, with ``host``, requires that it names ``host``.
 
     Raises SSLCertVerificationError.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,8 +72,3 @@ def _times(data: Path) -> Iterator[float]:
                 yield os.stat(os.path.join(path, name)).st_mtime
             except OSError:
                 continue  # removed meanwhile
-
-
-def now_s() -> float:
-    """Seconds since 1970."""
-    return time.time()

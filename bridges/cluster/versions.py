@@ -124,5 +124,4 @@ def _check_needed(needed: Version, ours: Version) -> None:
 
 
 def to_json(version: Version) -> dict[str, Any]:
-    """Return the version as the JSON interface has it."""
     return dict(version.parts())

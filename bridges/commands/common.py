@@ -95,7 +95,7 @@ def _series(name: str, value: Any) -> Iterator[tuple[str, list[float | None]]]:
             yield from _series(f"{name}.{key}" if name else key, one)
     elif isinstance(value, list) and value and isinstance(value[0], dict):
         for one in value:
-            told = ".".join(shown(str(one[key])) for key in ("group", "topic", "partition") if key in one)
+            told = ".".join(escape(str(one[key])) for key in ("group", "topic", "partition") if key in one)
             yield from _series(told, {key: points for key, points in one.items() if isinstance(points, list)})
     elif isinstance(value, list):
         yield name, value
@@ -223,7 +223,7 @@ def join_neighbours(numbers: Iterable[int]) -> list[str]:
     return ["-".join(map(str, run)) for run in runs]
 
 
-def shown(text: str | None) -> str:
+def escape(text: str | None) -> str:
     """Return text that a client chose, with characters escaped that would move the cursor or break a table."""
     if not text:
         return NOTHING

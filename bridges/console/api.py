@@ -14,9 +14,7 @@ from bridges.console.groups.resets import ResetHandlers
 from bridges.console.handlers import Handlers, route
 from bridges.console.history.pictures import PictureHandlers
 from bridges.console.host import Host
-from bridges.console.jobs import JobHandlers
 from bridges.console.nodes.cluster import ClusterHandlers
-from bridges.console.nodes.facts import NodeFactHandlers
 from bridges.console.nodes.status import StatusHandlers
 from bridges.console.openapi import document
 from bridges.console.records.requests import FRONT, RecordHandlers
@@ -56,12 +54,10 @@ HANDLERS: tuple[type[Handlers], ...] = (
     PictureHandlers,
     ResetHandlers,
     SideHandlers,
-    NodeFactHandlers,
     DescriptionHandlers,
     AccessRuleHandlers,
     QuotaHandlers,
     ClusterHandlers,
-    JobHandlers,
     TransactionHandlers,
     RecordHandlers,
 )

@@ -77,7 +77,6 @@ class Handlers:
                 yield found, method
 
     def add_to(self, app: web.Application) -> None:
-        """Add all routes to an application."""
         for found, method in self.routes():
             handler = partial(self._handle, found, partial(method, self))
             add = app.router.add_get if found.method == "GET" else partial(app.router.add_route, found.method)

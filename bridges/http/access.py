@@ -101,7 +101,6 @@ class Doorkeeper:
 
 
 def principal_of(request: web.Request) -> Principal:
-    """Return the principal of an authenticated request."""
     return request[_PRINCIPAL]
 
 

@@ -78,12 +78,10 @@ def status_of(error: LogError) -> int:
 
 
 def error_body(error: Exception, **extra: object) -> dict[str, object]:
-    """Return the body of an error answer."""
     return {"error": str(error), "kind": type(error).__name__, **extra}
 
 
 def error_response(error: Exception, status: int, **extra: object) -> web.Response:
-    """Return the response for an error."""
     return web.json_response(error_body(error, **extra), status=status)
 
 

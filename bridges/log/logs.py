@@ -237,7 +237,6 @@ class Logs:
     # --- changes of the catalog ---------------------------------------------------------------------------------
 
     def topic_deleted(self, topic: str, partitions: Iterable[int]) -> None:
-        """Drop the logs of a deleted topic."""
         for partition in partitions:
             log = self._logs.pop((topic, partition), None) or self._hidden.pop((topic, partition), None)
             if log is not None:

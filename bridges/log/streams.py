@@ -84,5 +84,4 @@ class Streams(Protocol):
 
 
 def stored_batches(entries: Iterable[Entry]) -> list[StoredBatch]:
-    """Return the entries as batches."""
     return [StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload, e.timestamp) for e in entries]

@@ -116,11 +116,11 @@ class Connection:
         self._ahead += size - settled
         self.since = monotonic()
 
-    def sent(self) -> None:
+    def note_sent(self) -> None:
         """Count the bytes with which the client acknowledges a message."""
         self._ahead += MESSAGE_BYTES
 
-    def called(self, headers: int) -> None:
+    def note_call(self, headers: int) -> None:
         """Count the start of a call with this many bytes of headers."""
         self._ahead += headers + CALL_BYTES
 
@@ -174,7 +174,7 @@ class ReceivedMemory:
         self._gave_back = -GIVE_BACK_FIRST_SECONDS  # monotonic time
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """The bytes of incomplete messages of all connections."""
         return self._account.held
 
@@ -182,7 +182,7 @@ class ReceivedMemory:
         """Add the change in bytes of a connection."""
         self._account.count(Kind.REQUESTS, change)
 
-    def of(self, peer: str) -> Connection:
+    def find_connection(self, peer: str) -> Connection:
         """Return the connection of a client, given its address as gRPC writes it (``ipv4:127.0.0.1:50123``)."""
         return self._at(peer_of(peer))
 
@@ -222,7 +222,7 @@ class ReceivedMemory:
 
     @property
     def _much(self) -> bool:
-        return self.held > self._budget.total // _MUCH
+        return self.held_bytes > self._budget.total // _MUCH
 
     async def measure(self, ports: Collection[int]) -> None:
         """Count what connections hold now, and close those that hold too much. Raises OSError."""
@@ -265,7 +265,7 @@ class ReceivedMemory:
             return []
         since = monotonic() - PATIENCE_SECONDS
         staying = [(one.pending, peer) for peer, one in self._connections.items() if not one.leaving]
-        over = budget.held - budget.total - (self.held - sum(pending for pending, _ in staying))
+        over = budget.held - budget.total - (self.held_bytes - sum(pending for pending, _ in staying))
         least = min(LARGE_BYTES, budget.total // _LARGE_PART // max(1, len(staying)))
         found = []
         for pending, peer in sorted((one for one in staying if one[0] > least), reverse=True):

@@ -100,8 +100,8 @@ class GrpcCall:
         self._metadata: dict[str, str] | None = None
         self._certificate_name: str | None = None
         self._host: str | None = None
-        self._connection = received.of(context.peer())
-        self._connection.called(sum(len(key) + len(value) for key, value in context.invocation_metadata() or ()))
+        self._connection = received.find_connection(context.peer())
+        self._connection.note_call(sum(len(key) + len(value) for key, value in context.invocation_metadata() or ()))
         self.method = method
         self.account: Account = budget.account(self._on_room())
 
@@ -252,7 +252,7 @@ class GrpcStream(GrpcCall):
         self.account.take(Kind.RESPONSES, size)
         try:
             await self._context.write(raw)
-            self._connection.sent()
+            self._connection.note_sent()
         except grpc.aio.InternalError as error:
             # gRPC sends no more because the client has gone; it also cancels the task that serves the stream.
             raise asyncio.CancelledError from error
@@ -313,7 +313,6 @@ class GrpcServer:
         self._services.setdefault(service, {})[method] = serve
 
     def add_stream(self, service: str, method: str, handler: Streaming) -> None:
-        """Have ``handler`` serve the streams of a method."""
 
         def serve(listener: str) -> grpc.RpcMethodHandler:
             return grpc.stream_stream_rpc_method_handler(partial(self._stream, handler, method, listener))

@@ -62,7 +62,6 @@ class QuotaBucket:
         return self._bucket.wait()
 
     def change(self, speed: Speed) -> None:
-        """Change the rate of the quota."""
         self._bucket.change(speed)
 
     def take(self, amount: float) -> None:
@@ -151,7 +150,6 @@ class Limiter:
         return len(self._buckets) + len(self._shared)
 
     def bucket(self, user: str, client_id: str | None) -> QuotaBucket | None:
-        """Return the bucket of a client, None if no quota binds it."""
         client_id = (client_id or DEFAULT)[:LONGEST_NAME]
         entity = self._rules.decides(self.key, user, client_id)
         if entity is None:
@@ -248,7 +246,6 @@ class Throttle:
 
     @property
     def waits(self) -> bool:
-        """Return whether the client waits."""
         return self._bucket is not None
 
     @property

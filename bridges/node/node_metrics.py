@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -26,7 +27,7 @@ from bridges.catalog.views.transactions import KeepsIds, TransactionDirectory, T
 from bridges.cluster.members import State
 from bridges.cluster.slots import ANY
 from bridges.log.compaction.cleaner import STATES
-from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
+from bridges.metric_text import SLICE, cumulative, gauge, slices, total, totals, value, values
 from bridges.node.process.log_limit import LOG_LIMIT
 from bridges.version import VERSION, find_commit
 
@@ -82,13 +83,9 @@ def _about(node: Host) -> Iterator[Metric]:
     yield from _groups(node)
     yield from process_metrics()
     yield from budget_metrics(node.budget)
-    authentications = counter("anabranch_authentications", "Logins with a password or token, by result.", "result")
-    authentications.add_metric(("succeeded",), node.authenticator.succeeded)
-    authentications.add_metric(("failed",), node.authenticator.failed)
-    yield authentications
-    denials = counter("anabranch_denials", "Requests refused because the client lacks the right.")
-    denials.add_metric((), node.metrics.denied)
-    yield denials
+    logins = {"succeeded": node.authenticator.succeeded, "failed": node.authenticator.failed}
+    yield totals("anabranch_authentications", "Logins with a password or token, by result.", ("result",), logins)
+    yield total("anabranch_denials", "Requests refused because the client lacks the right.", node.metrics.denied)
     yield from quota_metrics(node.quotas)
     yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield total(
@@ -112,19 +109,16 @@ def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
     members = {member.node_id: member for member in sorted(keeper.members.values(), key=lambda one: one.start)}
     owned = Counter(slot.owner for slot in keeper.slots)
     states = Counter(member.state.value for member in keeper.members.values())
-    counts = gauge("anabranch_cluster_members", "Nodes of the cluster, by state.", "state")
-    for state in State:
-        counts.add_metric((state.value,), states[state.value])
-    slots = gauge("anabranch_cluster_slots", "Slots that a node owns.", "node")
-    silent = gauge("anabranch_cluster_silent_seconds", "Seconds since the last heartbeat of a node.", "node")
-    pinned = gauge("anabranch_cluster_slots_pinned", "Slots that an operator moved to a node, which pins them.", "node")
+    by_state = {state.value: states[state.value] for state in State}
+    yield values("anabranch_cluster_members", "Nodes of the cluster, by state.", ("state",), by_state)
+    slots = {str(node_id): owned[member.start] for node_id, member in sorted(members.items())}
+    yield values("anabranch_cluster_slots", "Slots that a node owns.", ("node",), slots)
+    silent = {str(node_id): keeper.still(member.start) for node_id, member in sorted(members.items())}
+    yield values("anabranch_cluster_silent_seconds", "Seconds since the last heartbeat of a node.", ("node",), silent)
     # A node that is down keeps its pins.
-    for node_id, count in sorted(Counter(slot.pin for slot in keeper.slots if slot.pin != ANY).items()):
-        pinned.add_metric((str(node_id),), count)
-    for node_id, member in sorted(members.items()):
-        slots.add_metric((str(node_id),), owned[member.start])
-        silent.add_metric((str(node_id),), keeper.still(member.start))
-    yield from (counts, slots, silent, pinned)
+    pinned = Counter(str(slot.pin) for slot in keeper.slots if slot.pin != ANY)
+    text = "Slots that an operator moved to a node, which pins them."
+    yield values("anabranch_cluster_slots_pinned", text, ("node",), pinned)
     unowned = len(keeper.slots) - sum(owned[start] for start in keeper.members)
     yield value("anabranch_cluster_slots_unowned", "Slots without an owner.", unowned)
     yield value("anabranch_cluster_slots_acting", "Slots that this node serves now.", len(keeper.acting))
@@ -140,10 +134,8 @@ def _compaction(cleaner: Cleaner) -> Iterator[Metric]:
     yield total("anabranch_compaction_written_bytes", "Bytes that compaction wrote.", counts.written_bytes)
     yield total("anabranch_compaction_removed_bytes", "Bytes that compaction removed.", counts.removed_bytes)
     states = Counter(view.state for view in cleaner.views.values())
-    family = gauge("anabranch_compaction_partitions", "Partitions of compacted topics, by state.", "state")
-    for state in STATES:
-        family.add_metric((state,), states[state])
-    yield family
+    by_state = {state: states[state] for state in STATES}
+    yield values("anabranch_compaction_partitions", "Partitions of compacted topics, by state.", ("state",), by_state)
     dirty = sum(view.dirty_bytes for view in cleaner.views.values())
     yield value(
         "anabranch_compaction_dirty_bytes", "Bytes appended since the last pass, over all compacted partitions.", dirty
@@ -152,16 +144,18 @@ def _compaction(cleaner: Cleaner) -> Iterator[Metric]:
 
 def quota_metrics(quotas: Quotas) -> Iterator[Metric]:
     """Yield metrics of throttling by kind of quota, not by name: clients choose names."""
-    waits = counter("anabranch_throttled", "Waits of clients for a quota.", "quota")
-    seconds = counter(
-        "anabranch_throttled_seconds", "Seconds that clients waited for a quota, over all clients.", "quota"
-    )
-    waiting = gauge("anabranch_throttled_clients", "Connections and streams that wait for a quota now.", "quota")
-    for key, limiter in quotas.limiters.items():
-        waits.add_metric((key.value,), limiter.throttled)
-        seconds.add_metric((key.value,), limiter.seconds)
-        waiting.add_metric((key.value,), limiter.waiting)
-    yield from (waits, seconds, waiting)
+    limiters = {key.value: limiter for key, limiter in quotas.limiters.items()}
+    for name, text, family, attribute in (
+        ("anabranch_throttled", "Waits of clients for a quota.", totals, "throttled"),
+        (
+            "anabranch_throttled_seconds",
+            "Seconds that clients waited for a quota, over all clients.",
+            totals,
+            "seconds",
+        ),
+        ("anabranch_throttled_clients", "Connections and streams that wait for a quota now.", values, "waiting"),
+    ):
+        yield family(name, text, ("quota",), {key: getattr(one, attribute) for key, one in limiters.items()})
 
 
 def stall_metrics(stalls: LoopStalls) -> Iterator[Metric]:
@@ -186,15 +180,9 @@ def _started() -> float:
 
 def process_metrics() -> Iterator[Metric]:
     """Yield metrics that every process has."""
-    build = gauge(
-        "anabranch_build_info",
-        "Always 1; the labels are the versions of Anabranch and Python, and the commit of Anabranch.",
-        "version",
-        "python",
-        "commit",
-    )
-    build.add_metric([VERSION, platform.python_version(), find_commit() or ""], 1)
-    yield build
+    text = "Always 1; the labels are the versions of Anabranch and Python, and the commit of Anabranch."
+    build = (VERSION, platform.python_version(), find_commit() or "")
+    yield values("anabranch_build_info", text, ("version", "python", "commit"), {build: 1})
     with suppress(OSError):  # no /proc
         yield value("anabranch_start_time_seconds", "Start time of the process, in seconds since 1970.", _started())
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -202,18 +190,14 @@ def process_metrics() -> Iterator[Metric]:
     yield value("anabranch_memory_peak_bytes", "Peak resident memory of the process.", usage.ru_maxrss * 1024)
     with suppress(OSError):  # no /proc
         yield value("anabranch_memory_bytes", "Resident memory of the process.", heap.resident())
-    left_out = counter("anabranch_log_lines_left_out", "Log lines suppressed by logging.repeated_lines.", "like")
-    for kind, lines in LOG_LIMIT.left_out.items():
-        left_out.add_metric([kind], lines)
-    yield left_out
+    text = "Log lines suppressed by logging.repeated_lines."
+    yield totals("anabranch_log_lines_left_out", text, ("like",), LOG_LIMIT.left_out)
 
 
 def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
     """Yield metrics of the memory that connections hold."""
-    held = gauge("anabranch_connections_memory_bytes", "Memory that connections hold, by purpose.", "kind")
-    for kind in Kind:
-        held.add_metric([kind.name.lower()], budget.by_kind[kind])
-    yield held
+    held = {kind.name.lower(): budget.by_kind[kind] for kind in Kind}
+    yield values("anabranch_connections_memory_bytes", "Memory that connections hold, by purpose.", ("kind",), held)
     yield value("anabranch_connections_memory_limit_bytes", "Limit of the memory of connections.", budget.total)
     yield value("anabranch_connections_memory_waiting", "Connections that wait for memory.", budget.waiting)
     yield total(
@@ -224,32 +208,25 @@ def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
 def _partitions(node: Host) -> Iterator[Metric]:
     labels = ("topic", "partition")
     logs = [log for log in node.logs if log.is_open]
-    for name, text, attribute in (
-        ("anabranch_partition_end_offset", "High watermark of a partition.", "high_watermark"),
-        ("anabranch_partition_start_offset", "Log start of a partition.", "log_start_offset"),
+    for name, text, read in (
+        ("anabranch_partition_end_offset", "High watermark of a partition.", attrgetter("high_watermark")),
+        ("anabranch_partition_start_offset", "Log start of a partition.", attrgetter("log_start_offset")),
     ):
         for some in slices(logs):
-            family = gauge(name, text, *labels)
-            for log in some:
-                family.add_metric([log.topic, str(log.partition)], getattr(log, attribute))
-            yield family
-
+            yield values(name, text, labels, {(log.topic, str(log.partition)): read(log) for log in some})
+    text = "Records from the last stable offset to the high watermark."
     for some in slices(logs):
-        unstable = gauge(
-            "anabranch_partition_unstable_records",
-            "Records from the last stable offset to the high watermark.",
-            *labels,
-        )
-        for log in some:
-            behind = log.high_watermark - log.last_stable_offset
-            if behind:
-                unstable.add_metric([log.topic, str(log.partition)], behind)
-        yield unstable
+        behind = {
+            (log.topic, str(log.partition)): log.high_watermark - log.last_stable_offset
+            for log in some
+            if log.high_watermark != log.last_stable_offset
+        }
+        yield values("anabranch_partition_unstable_records", text, labels, behind)
 
 
 def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms: int) -> Iterator[Metric]:
     """Yield metrics of the transactions that fronts coordinate; by name those open for longest."""
-    number = ("anabranch_transactions", "Transactional ids in memory, by state.", "front", "state")
+    number = ("anabranch_transactions", "Transactional ids in memory, by state.", ("front", "state"))
     states: Counter[tuple[str, str]] = Counter()
     longest: list[tuple[int, str, str, TransactionView]] = []
     for front, directory in directories.items():
@@ -260,36 +237,28 @@ def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms:
                 keep = heapq.heappushpop if len(longest) >= _LONGEST else heapq.heappush
                 keep(longest, (open_ms, front, view.transactional_id, view))
             if not place % SLICE:
-                yield gauge(*number)
-    counts = gauge(*number)
-    for labels, ids in sorted(states.items()):
-        counts.add_metric(labels, ids)
-    yield counts
+                yield values(*number, {})
+    yield values(*number, dict(sorted(states.items())))
     text = "Transactional ids of all nodes, with or without an open transaction; counted once a minute."
-    kept = gauge("anabranch_transactional_ids", text, "front")
-    for front, directory in directories.items():
-        if isinstance(directory, KeepsIds):
-            kept.add_metric([front], directory.ids)
-    yield kept
-    timed_out = counter(
-        "anabranch_transactions_timed_out", "Transactions aborted because their timeout passed.", "front"
-    )
-    for front, directory in directories.items():
-        timed_out.add_metric([front], directory.timed_out)
-    yield timed_out
+    kept = {front: directory.ids for front, directory in directories.items() if isinstance(directory, KeepsIds)}
+    yield values("anabranch_transactional_ids", text, ("front",), kept)
+    text = "Transactions aborted because their timeout passed."
+    timed_out = {front: directory.timed_out for front, directory in directories.items()}
+    yield totals("anabranch_transactions_timed_out", text, ("front",), timed_out)
     text = "Seconds since the begin of a transaction that has been open for 10 s or more; the 50 longest."
-    seconds = gauge("anabranch_transaction_open_seconds", text, "front", "transactional_id", "producer_id")
-    for open_ms, front, _, view in sorted(longest, reverse=True):
-        seconds.add_metric([front, view.transactional_id, str(view.producer_id)], open_ms / 1000)
-    yield seconds
+    seconds = {
+        (front, name, str(view.producer_id)): open_ms / 1000
+        for open_ms, front, name, view in sorted(longest, reverse=True)
+    }
+    labels = ("front", "transactional_id", "producer_id")
+    yield values("anabranch_transaction_open_seconds", text, labels, seconds)
 
 
 def _jobs(node: Host) -> Iterator[Metric]:
     views = [view for directory in node.job_directories().values() for view in directory.jobs()]
-    states = gauge("anabranch_jobs", "Jobs of the data pipeline that reported to this node.", "kind", "state")
-    for (kind, state), number in Counter((view.kind, view.state) for view in views).items():
-        states.add_metric([kind, state], number)
-    yield states
+    states = Counter((view.kind, view.state) for view in views)
+    text = "Jobs of the data pipeline that reported to this node."
+    yield values("anabranch_jobs", text, ("kind", "state"), states)
     labels = ("kind", "name", "job", "unit")
     for name, text, attribute in (
         ("anabranch_job_done", "Work that a running job has done, in the job's unit.", "done"),
@@ -297,12 +266,9 @@ def _jobs(node: Host) -> Iterator[Metric]:
         ("anabranch_job_remaining", "Work that a running job has left, if known.", "remaining"),
     ):
         for some in slices([view for view in views if view.state == RUNNING]):
-            family = gauge(name, text, *labels)
-            for view in some:
-                amount = getattr(view, attribute)
-                if amount is not None:
-                    family.add_metric([view.kind, view.name, view.job_id, view.unit], amount)
-            yield family
+            amounts = {(view.kind, view.name, view.job_id, view.unit): getattr(view, attribute) for view in some}
+            known = {key: amount for key, amount in amounts.items() if amount is not None}
+            yield values(name, text, labels, known)
 
 
 def _groups(node: Host) -> Iterator[Metric]:
@@ -316,10 +282,8 @@ def _groups(node: Host) -> Iterator[Metric]:
         if not number % SLICE:
             yield gauge(*about)
     yield value(*about, sum(map(len, elsewhere.all)) + node.progress.group_count)
-    joined = gauge("anabranch_groups_joined", "Groups with members, by kind.", "front", "kind")
-    for labels, count in sorted(kinds.items()):
-        joined.add_metric(labels, count)
-    yield joined
+    joined = dict(sorted(kinds.items()))
+    yield values("anabranch_groups_joined", "Groups with members, by kind.", ("front", "kind"), joined)
 
 
 def _lag_family() -> GaugeMetricFamily:
@@ -370,10 +334,8 @@ def _lag(node: Host, lag_series: int) -> Iterator[Metric]:
     )
     text = "Age in seconds of the oldest record that a lagging group has not read; measured every 20 s."
     for behind_now in slices([*islice(node.recorder.lags.items(), lag_series)]):
-        late = gauge("anabranch_group_lag_seconds", text, "group", "space")
-        for (space, group), (_, seconds, _) in behind_now:
-            late.add_metric([group, space], seconds)
-        yield late
+        late = {(group, space): seconds for (space, group), (_, seconds, _) in behind_now}
+        yield values("anabranch_group_lag_seconds", text, ("group", "space"), late)
 
 
 _STORE_TOTALS = {
@@ -421,20 +383,12 @@ def store_metrics(stats: StoreStats) -> Iterator[Metric]:
 
 
 def _object_metrics(objects: Mapping[str, Requests]) -> Iterator[Metric]:
-    requests = counter(
-        "anabranch_objects_requests", "Requests to the object storage, one per attempt.", "operation", "result"
-    )
-    seconds = counter(
-        "anabranch_objects_seconds",
-        "Seconds until requests to the object storage were answered or failed.",
-        "operation",
-    )
-    transferred = counter(
-        "anabranch_objects_bytes", "Bytes of objects sent to or received from the object storage.", "operation"
-    )
-    for operation, counted in objects.items():
-        requests.add_metric((operation, "answered"), counted.answered)
-        requests.add_metric((operation, "failed"), counted.failed)
-        seconds.add_metric((operation,), counted.seconds)
-        transferred.add_metric((operation,), counted.bytes)
-    yield from (requests, seconds, transferred)
+    requests = {(operation, "answered"): one.answered for operation, one in objects.items()}
+    requests |= {(operation, "failed"): one.failed for operation, one in objects.items()}
+    text = "Requests to the object storage, one per attempt."
+    yield totals("anabranch_objects_requests", text, ("operation", "result"), requests)
+    text = "Seconds until requests to the object storage were answered or failed."
+    seconds = {operation: one.seconds for operation, one in objects.items()}
+    yield totals("anabranch_objects_seconds", text, ("operation",), seconds)
+    text = "Bytes of objects sent to or received from the object storage."
+    yield totals("anabranch_objects_bytes", text, ("operation",), {name: one.bytes for name, one in objects.items()})

@@ -22,17 +22,14 @@ def tell(limits: Iterable[Limit], log: Any) -> None:
 
 
 def of_node(sbp: SbpSettings) -> list[Limit]:
-    """Return the limits of a node."""
     return list(_stored(sbp, "this node") if sbp.mode == "embedded" else _external(sbp))
 
 
 def of_range_server(sbp: SbpSettings) -> list[Limit]:
-    """Return the limits of a separate range server."""
     return list(_stored(sbp, "this range server"))
 
 
 def of_placement_driver() -> list[Limit]:
-    """Return the limits of a separate placement driver."""
     return [
         Limit(
             "there is one placement driver: while it is down, streams and ranges are neither created nor sealed; "

@@ -32,7 +32,6 @@ class RequestFront(Front):
         """Return how frames are delimited: by a length in front (:mod:`anabranch_kit.net.framing`), or as lines."""
 
     def bounds(self) -> Limits:
-        """Return the bounds of its connections."""
         from bridges.net.server import Limits
 
         return Limits()

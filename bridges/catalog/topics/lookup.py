@@ -128,7 +128,6 @@ class TopicLookup:
 
     @property
     def partition_count(self) -> int:
-        """Return the number of partitions of all topics."""
         return self._index.partitions
 
     def topic(self, name: str) -> Topic:
@@ -143,7 +142,6 @@ class TopicLookup:
         return found
 
     def by_name(self, protocol: str, name: str) -> Topic | None:
-        """Return the topic with this ``name`` in ``protocol``, or None."""
         return self._index.by_name.get((protocol, name))
 
     def stream_of(self, topic: str, partition: int) -> int | None:

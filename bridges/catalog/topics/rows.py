@@ -93,7 +93,6 @@ def delete_topic(connection: Connection, topic: Topic) -> None:
 
 
 def insert_partitions(connection: Connection, topic: str, infos: Iterable[PartitionInfo]) -> None:
-    """Insert new partitions."""
     connection.executemany(
         "INSERT INTO partitions (topic, idx, stream_id, key_low, key_high, made_epoch, sealed_epoch, beside) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -135,7 +134,6 @@ def store_import_end(connection: Connection, topics: Iterable[str], now_ms: int)
 
 
 def replace_config(connection: Connection, topic: str, config: Mapping[str, str]) -> None:
-    """Replace the whole configuration."""
     connection.execute("DELETE FROM topic_config WHERE topic = ?", (topic,))
     _insert_config(connection, topic, config)
 

@@ -299,5 +299,4 @@ class TopicStreams:
 
 
 def _is_known(connection: Connection, stream: int) -> bool:
-    """Return whether a partition has the stream."""
     return connection.execute("SELECT 1 FROM partitions WHERE stream_id = ?", (stream,)).fetchone() is not None

@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from bridges.commands.common import NodeClient, asks_node, join_neighbours, print_json, print_table, shown, space_option
+from bridges.commands.common import (
+    NodeClient,
+    asks_node,
+    escape,
+    join_neighbours,
+    print_json,
+    print_table,
+    space_option,
+)
 
 _LOOK_S = 0.2
 
@@ -29,8 +37,8 @@ def _print(found: dict[str, Any]) -> None:
                 one["pinned"] or "",
                 f"{one['silent_seconds']:.1f} s",
                 _version(one["version"]),
-                shown(one["rack"]),
-                shown(" ".join(f"{name}={address}" for name, address in sorted(one["addresses"].items()))),
+                escape(one["rack"]),
+                escape(" ".join(f"{name}={address}" for name, address in sorted(one["addresses"].items()))),
             ]
             for one in found["nodes"]
         ),

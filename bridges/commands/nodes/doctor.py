@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
-from bridges.commands.common import fail, json_option, listen_option, node_flags, print_json, settings_options, shown
+from bridges.commands.common import escape, fail, json_option, listen_option, node_flags, print_json, settings_options
 
 if TYPE_CHECKING:
     from bridges.node.finding import Finding
@@ -51,7 +52,7 @@ def command(
     else:
         for one in found:
             mark = click.style(one.severity.value.ljust(7), fg=_COLOURS[one.severity.value])
-            click.echo(f"{mark}  {one.about}: {shown(one.sentence)}")
+            click.echo(f"{mark}  {one.about}: {escape(one.sentence)}")
             if one.remedy:
                 click.echo(f"         -> {one.remedy}")
     if any(one.severity.value == "wrong" for one in found):
@@ -62,7 +63,7 @@ def run_checks(settings: Settings) -> Iterator[Finding]:
     """Run all checks."""
     from bridges.checkup import clock, contents, database, doors, machine, objects, storage
 
-    now_s = clock.now_s()
+    now_s = time.time()
     yield from storage.check(settings)
     yield from machine.check(settings)
     yield from clock.check(settings.data_dir, kept=clock.is_kept(), now_s=now_s)

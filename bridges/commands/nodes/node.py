@@ -10,12 +10,12 @@ from bridges.commands.common import (
     NOTHING,
     NodeClient,
     asks_node,
+    escape,
     format_time,
     history_options,
     print_history,
     print_json,
     print_table,
-    shown,
 )
 
 
@@ -58,7 +58,7 @@ def status(client: NodeClient) -> None:
 def whoami(client: NodeClient) -> None:
     """Show who you are to the node, and what you may do with it."""
     found = client.show("GET", "/api/me")
-    click.echo(f"user     {shown(found['user'])}")
+    click.echo(f"user     {escape(found['user'])}")
     click.echo(f"node     {', '.join(found['node']) or NOTHING}")
     click.echo(f"topics   {'those that rules allow' if found['restricted'] else 'all'}")
 
@@ -89,7 +89,7 @@ def promises(client: NodeClient) -> None:
 def users(client: NodeClient) -> None:
     """Show the users that the node knows; 'anabranch user' changes them."""
     found = client.show("GET", "/api/users", part="users")
-    print_table(["USER", "SCRAM"], ([shown(one["user"]), ", ".join(one["scram"]) or NOTHING] for one in found))
+    print_table(["USER", "SCRAM"], ([escape(one["user"]), ", ".join(one["scram"]) or NOTHING] for one in found))
 
 
 @command.command("jobs")
@@ -101,11 +101,11 @@ def jobs(client: NodeClient) -> None:
         ["JOB", "KIND", "STATE", "DONE", "OF", "UNIT", "SECONDS-LEFT", "HEARD"],
         (
             [
-                shown(one["name"]),
-                shown(one["kind"]),
+                escape(one["name"]),
+                escape(one["kind"]),
                 one["state"],
                 *(NOTHING if one[key] is None else f"{one[key]:.0f}" for key in ("done", "total")),
-                shown(one["unit"]),
+                escape(one["unit"]),
                 _seconds(one),
                 format_time(one["heard_ms"]),
             ]

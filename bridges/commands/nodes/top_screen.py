@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bridges.commands.common import shown
+from bridges.commands.common import escape
 from bridges.commands.nodes.top_figures import Figures, Flow
 
 _LATE_S = 0.1
@@ -93,7 +93,7 @@ def _topics(seen: Figures, most: int) -> Table:
     more = len(seen.topics) - most
     table = _table((f"TOPIC{_more(more)}", *_FLOW))
     for one in seen.topics[:most]:
-        table.add_row(shown(one.name), *_cells(one.flow))
+        table.add_row(escape(one.name), *_cells(one.flow))
     return table
 
 
@@ -103,7 +103,7 @@ def _groups(seen: Figures, most: int) -> Table:
     for one in seen.groups[:most]:
         trend = Text(f"{'+' if one.trend > 0 else ''}{count(one.trend)}", "yellow" if one.trend > 0 else "")
         late = duration(one.late) if one.late else "-"
-        table.add_row(shown(one.name), count(one.lag), late, trend, caught_up(one.lag, one.trend))
+        table.add_row(escape(one.name), count(one.lag), late, trend, caught_up(one.lag, one.trend))
     return table
 
 

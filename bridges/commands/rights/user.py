@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import fail, json_option, key_values, print_json, print_table
+from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
+from bridges.commands.common import (
+    NOTHING,
+    fail,
+    json_option,
+    node_flags,
+    print_json,
+    print_table,
+    settings_options,
+)
 
 if TYPE_CHECKING:
     from bridges.auth.users import User
-
-F = TypeVar("F", bound=Callable[..., object])
 
 
 @click.group("user")
@@ -29,26 +36,71 @@ def command() -> None:
     """
 
 
-def _file_options(function: F) -> F:
-    for option in (
-        json_option,
-        click.option(
-            "--set",
-            "sets",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Value of a setting; 'anabranch config' lists all settings.",
-        ),
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path, dir_okay=False),
-            envvar="ANABRANCH_CONFIG",
-            help="Settings file of the node.",
-        ),
-        click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory of the node."),
-    ):
-        function = option(function)
-    return function
+class _File:
+    """The file of users that the options name. Every failure ends the command with a sentence."""
+
+    def __init__(self, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
+        from bridges.node.settings.config import load
+        from bridges.node.settings.sections import SettingsError
+
+        self.as_json = as_json
+        try:
+            loaded = load(node_flags(data, sets, ()), environ=os.environ, file=config)
+        except SettingsError as error:
+            self.fail(str(error), EXIT_USAGE)
+        self.path = loaded.settings.auth_options.users_file
+
+    def fail(self, message: str, code: int = EXIT_FAILED) -> NoReturn:
+        fail(message, code, as_json=self.as_json)
+
+    def users(self) -> dict[str, User]:
+        from bridges.auth.users import UsersError, load
+
+        try:
+            return load(self.path)
+        except UsersError as error:
+            self.fail(str(error))
+
+    def change(self, edit: Callable[[dict[str, User]], None]) -> None:
+        from bridges.auth.users import UsersError, change
+
+        try:
+            change(self.path, edit)
+        except UsersError as error:
+            self.fail(str(error))
+
+    def make_user(self, name: str, mechanisms: Iterable[str]) -> User:
+        """Ask for a password, and return a user with it."""
+        from bridges.auth.passwords import PasswordHash
+        from bridges.auth.scram import ScramKeys
+        from bridges.auth.users import User, UsersError, check_name, check_password
+
+        try:
+            check_name(name)
+            password = _read_password(name)
+            check_password(password)
+        except UsersError as error:
+            self.fail(str(error), EXIT_USAGE)
+        scram = {mechanism: ScramKeys.from_password(password, mechanism) for mechanism in mechanisms}
+        return User(name, PasswordHash.from_password(password), scram)
+
+    def say(self, document: object, text: str) -> None:
+        """Print the result, as JSON or as text."""
+        if self.as_json:
+            print_json(document)
+        else:
+            click.echo(text)
+
+
+def _edits_file(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name the file of users; the command gets it as ``file``."""
+
+    @wraps(function)
+    def edit(data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool, **given: Any) -> None:
+        function(file=_File(data, config, sets, as_json), **given)
+
+    data = click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory of the node.")
+    return data(settings_options(json_option(edit)))
 
 
 @command.command("add")
@@ -56,107 +108,66 @@ def _file_options(function: F) -> F:
 @click.option(
     "--scram", is_flag=True, help="Allow SCRAM logins too; the stored SCRAM keys are weaker than the password hash."
 )
-@_file_options
-def add(name: str, scram: bool, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
+@_edits_file
+def add(name: str, scram: bool, file: _File) -> None:
     """Add the user NAME."""
     from bridges.auth.scram import MECHANISMS
 
     def edit(users: dict[str, User]) -> None:
         if name in users:
-            fail(f"there is a user {name} already; 'anabranch user passwd' changes the password", as_json=as_json)
+            file.fail(f"there is a user {name} already; 'anabranch user passwd' changes the password")
         users[name] = user
 
-    path = _path(data, config, sets, as_json)
-    user = _user(name, list(MECHANISMS) if scram else [], as_json)
-    _change(path, edit, as_json)
-    _say({"user": name, "scram": sorted(user.scram)}, f"added {name} in {path}", as_json)
+    user = file.make_user(name, MECHANISMS if scram else ())
+    file.change(edit)
+    file.say({"user": name, "scram": sorted(user.scram)}, f"added {name} in {file.path}")
 
 
 @command.command("remove")
 @click.argument("name")
-@_file_options
-def remove(name: str, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
+@_edits_file
+def remove(name: str, file: _File) -> None:
     """Remove the user NAME. Its tokens are refused, and its connections end."""
 
     def edit(users: dict[str, User]) -> None:
         if users.pop(name, None) is None:
-            fail(f"there is no user {name}", as_json=as_json)
+            file.fail(f"there is no user {name}")
 
-    path = _path(data, config, sets, as_json)
-    _change(path, edit, as_json)
-    _say({"user": name}, f"removed {name} from {path}", as_json)
+    file.change(edit)
+    file.say({"user": name}, f"removed {name} from {file.path}")
 
 
 @command.command("passwd")
 @click.argument("name")
-@_file_options
-def passwd(name: str, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
+@_edits_file
+def passwd(name: str, file: _File) -> None:
     """Change the password of the user NAME. Its tokens are refused, and its connections end."""
-    path = _path(data, config, sets, as_json)
-    before = _users(path, as_json).get(name)
+    before = file.users().get(name)
     if before is None:
-        fail(f"there is no user {name}", as_json=as_json)
-    user = _user(name, list(before.scram), as_json)
+        file.fail(f"there is no user {name}")
+    user = file.make_user(name, before.scram)
 
     def edit(users: dict[str, User]) -> None:
         if name not in users:
-            fail(f"there is no user {name}", as_json=as_json)
+            file.fail(f"there is no user {name}")
         users[name] = user
 
-    _change(path, edit, as_json)
-    _say({"user": name, "scram": sorted(user.scram)}, f"changed the password of {name} in {path}", as_json)
+    file.change(edit)
+    file.say({"user": name, "scram": sorted(user.scram)}, f"changed the password of {name} in {file.path}")
 
 
 @command.command("list")
-@_file_options
-def list_(data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
+@_edits_file
+def list_(file: _File) -> None:
     """List all users."""
-    users = _users(_path(data, config, sets, as_json), as_json)
-    rows = [(name, sorted(user.scram)) for name, user in sorted(users.items())]
-    if as_json:
+    rows = [(name, sorted(user.scram)) for name, user in sorted(file.users().items())]
+    if file.as_json:
         print_json([{"user": name, "scram": scram} for name, scram in rows])
     else:
-        print_table(["USER", "SCRAM"], ([name, ", ".join(scram) or "-"] for name, scram in rows))
+        print_table(["USER", "SCRAM"], ([name, ", ".join(scram) or NOTHING] for name, scram in rows))
 
 
-def _path(data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> Path:
-    from bridges.node.settings.config import load
-    from bridges.node.settings.sections import SettingsError
-
-    flags = key_values(sets, "--set")
-    if data is not None:
-        flags["data_dir"] = str(data)
-    try:
-        return load(flags, environ=os.environ, file=config).settings.auth_options.users_file
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
-
-
-def _users(path: Path, as_json: bool) -> dict[str, User]:
-    from bridges.auth.users import UsersError, load
-
-    try:
-        return load(path)
-    except UsersError as error:
-        fail(str(error), as_json=as_json)
-
-
-def _user(name: str, mechanisms: list[str], as_json: bool) -> User:
-    from bridges.auth.passwords import PasswordHash
-    from bridges.auth.scram import ScramKeys
-    from bridges.auth.users import User, UsersError, check_name, check_password
-
-    try:
-        check_name(name)
-        password = _password(name)
-        check_password(password)
-    except UsersError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
-    scram = {mechanism: ScramKeys.from_password(password, mechanism) for mechanism in mechanisms}
-    return User(name, PasswordHash.from_password(password), scram)
-
-
-def _password(name: str) -> str:
+def _read_password(name: str) -> str:
     if sys.stdin.isatty():
         return str(click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True))
     # Refuse bytes that are not UTF-8: no client could send them.
@@ -167,19 +178,3 @@ def _password(name: str) -> str:
         from bridges.auth.users import UsersError
 
         raise UsersError("the password is not UTF-8") from None
-
-
-def _change(path: Path, edit: Callable[[dict[str, User]], None], as_json: bool) -> None:
-    from bridges.auth.users import UsersError, change
-
-    try:
-        change(path, edit)
-    except UsersError as error:
-        fail(str(error), as_json=as_json)
-
-
-def _say(document: object, text: str, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        click.echo(text)

@@ -184,7 +184,7 @@ async def _until_stopped(
     urgent = asyncio.Event()
     failed: list[str] = []
 
-    def asked() -> None:
+    def stop_or_hurry() -> None:
         # A second signal means: do not wait for requests in flight.
         (urgent if stop.is_set() else stop).set()
 
@@ -193,7 +193,7 @@ async def _until_stopped(
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(number, stop_or_hurry)
     service = make(give_up)
     starting = asyncio.ensure_future(service.start(ready))
     stopping = asyncio.ensure_future(stop.wait())

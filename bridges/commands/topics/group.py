@@ -14,6 +14,7 @@ from bridges.commands.common import (
     NOTHING,
     NodeClient,
     asks_node,
+    escape,
     history_options,
     join_neighbours,
     lag,
@@ -21,7 +22,6 @@ from bridges.commands.common import (
     print_history,
     print_json,
     print_table,
-    shown,
     space_option,
 )
 
@@ -88,7 +88,7 @@ def list_(client: NodeClient) -> None:
         (
             [
                 *([group["space"]] if with_space else ()),
-                shown(group["group"]),
+                escape(group["group"]),
                 _fronts(group),
                 group["state"],
                 group["members"],
@@ -189,7 +189,7 @@ def reset(
             print_json(found)
         for one in found["positions"]:
             numbers = (NOTHING if one[key] is None else one[key] for key in ("before", "offset", "change", "lag"))
-            rows.append([shown(topic), one["partition"], *numbers])
+            rows.append([escape(topic), one["partition"], *numbers])
     if client.as_json:
         return
     print_table(["TOPIC", "PARTITION", "BEFORE", "THEN" if dry_run else "NOW", "CHANGE", "LAG"], rows)
@@ -198,12 +198,12 @@ def reset(
 
 
 def _facts(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    yield "group", shown(found["group"])
+    yield "group", escape(found["group"])
     yield "protocol", _fronts(found)
     yield "state", found["state"]
     for name, key in (("kind", "kind"), ("type", "protocol_type"), ("strategy", "protocol")):
         if found[key]:
-            yield name, shown(found[key])
+            yield name, escape(found[key])
     if found["generation"] is not None:
         yield "generation", found["generation"]
     yield "members", len(found["members"])
@@ -228,9 +228,9 @@ def _print_positions(found: dict[str, Any]) -> None:
     for one in found["positions"]:
         member = members.get(one["member_id"], {})
         numbers = [NOTHING if one[key] is None else one[key] for key in ("offset", "end_offset", "lag")]
-        reader = [shown(member.get(key)) for key in ("member_id", "host", "client_id")]
-        row = [shown(one["topic"]), one["partition"], *numbers, lag({**one, "unknown_lags": 0})[1], *reader]
-        rows.append([*row, shown(one["metadata"])] if with_metadata else row)
+        reader = [escape(member.get(key)) for key in ("member_id", "host", "client_id")]
+        row = [escape(one["topic"]), one["partition"], *numbers, lag({**one, "unknown_lags": 0})[1], *reader]
+        rows.append([*row, escape(one["metadata"])] if with_metadata else row)
     print_table([*heads, "METADATA"] if with_metadata else heads, rows)
 
 
@@ -245,12 +245,12 @@ def _print_members(members: list[dict[str, Any]]) -> None:
     rows = []
     for member in members:
         partitions = member["partitions"]
-        row = [shown(member[key]) for _, key in columns]
+        row = [escape(member[key]) for _, key in columns]
         if partitions is None:
             row += [NOTHING, NOTHING]
         else:
             assigned = (
-                f"{shown(topic)}({','.join(join_neighbours(indexes))})" for topic, indexes in partitions.items()
+                f"{escape(topic)}({','.join(join_neighbours(indexes))})" for topic, indexes in partitions.items()
             )
             row += [str(sum(map(len, partitions.values()))), ", ".join(assigned) or NOTHING]
         rows.append(row)

@@ -15,6 +15,7 @@ from bridges.commands.common import (
     NodeClient,
     asks_node,
     confirm,
+    escape,
     format_time,
     history_options,
     key_values,
@@ -23,7 +24,6 @@ from bridges.commands.common import (
     print_history,
     print_json,
     print_table,
-    shown,
     topic_path,
     yes_option,
 )
@@ -136,7 +136,7 @@ def groups(topic: str, client: NodeClient) -> None:
         ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "PARTITIONS", "LAG", "SECONDS", "TREND/s"],
         (
             [
-                shown(one["group"]),
+                escape(one["group"]),
                 ",".join(one["fronts"]) or NOTHING,
                 *(one[key] for key in ("state", "members", "partitions")),
                 *lag(one),
@@ -166,7 +166,7 @@ def record(topic: str, offset: int, partition: int, client: NodeClient) -> None:
     for side in ("stored", "kafka", "pravega", "ydb"):
         click.echo(side)
         for key, value in found[side].items():
-            click.echo(f"  {key:<16} {shown(json.dumps(value, ensure_ascii=False))}")
+            click.echo(f"  {key:<16} {escape(json.dumps(value, ensure_ascii=False))}")
 
 
 @command.command("alter")

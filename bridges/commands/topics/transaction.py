@@ -14,9 +14,9 @@ from bridges.commands.common import (
     NodeClient,
     asks_node,
     confirm,
+    escape,
     partition_option,
     print_table,
-    shown,
     topic_path,
     yes_option,
 )
@@ -40,7 +40,7 @@ def list_(only_open: bool, client: NodeClient) -> None:
     print_table(
         heads,
         (
-            [shown(one["transactional_id"]), *(one[key] for key in keys), _open_for(one), _seconds(one["timeout_ms"])]
+            [escape(one["transactional_id"]), *(one[key] for key in keys), _open_for(one), _seconds(one["timeout_ms"])]
             for one in found
         ),
     )
@@ -53,18 +53,18 @@ def describe(transactional_id: str, client: NodeClient) -> None:
     """Show a transactional id, with the partitions and groups of its open transaction."""
     found = client.show("GET", _path(transactional_id))
     for name, value in (
-        ("transactional id", shown(found["transactional_id"])),
+        ("transactional id", escape(found["transactional_id"])),
         ("protocol", found["front"]),
         ("state", found["state"]),
         ("producer", f"{found['producer_id']}, epoch {found['epoch']}"),
         ("open for", _open_for(found)),
         ("timeout", _seconds(found["timeout_ms"])),
-        ("groups", ", ".join(map(shown, found["groups"])) or NOTHING),
+        ("groups", ", ".join(map(escape, found["groups"])) or NOTHING),
     ):
         click.echo(f"{name:<17} {value}")
     if found["partitions"]:
         click.echo()
-        print_table(["TOPIC", "PARTITION"], ([shown(one["topic"]), one["partition"]] for one in found["partitions"]))
+        print_table(["TOPIC", "PARTITION"], ([escape(one["topic"]), one["partition"]] for one in found["partitions"]))
 
 
 def _path(transactional_id: str) -> str:
@@ -103,7 +103,7 @@ def _find_all(client: NodeClient) -> None:
     found = client.show("GET", "/api/open-transactions?hanging=true", part="transactions")
     keys = ("partition", "producer_id", "first_offset", "held")
     heads = ["TOPIC", "PARTITION", "PRODUCER", "FIRST-OFFSET", "HELD-RECORDS"]
-    print_table(heads, ([shown(one["topic"]), *(one[key] for key in keys)] for one in found))
+    print_table(heads, ([escape(one["topic"]), *(one[key] for key in keys)] for one in found))
 
 
 def _cells(transaction: dict[str, Any] | None) -> list[str]:
@@ -112,7 +112,7 @@ def _cells(transaction: dict[str, Any] | None) -> list[str]:
     """
     if transaction is None:
         return [NOTHING] * 3
-    return [shown(transaction["transactional_id"]), transaction["state"], _open_for(transaction)]
+    return [escape(transaction["transactional_id"]), transaction["state"], _open_for(transaction)]
 
 
 @command.command("abort")
@@ -131,12 +131,12 @@ def abort(name: str, producer: int | None, partition: int, yes: bool, client: No
         return
     if click.get_current_context().get_parameter_source("partition") is not ParameterSource.DEFAULT:
         client.fail("--partition is for the transaction of a TOPIC and PRODUCER", EXIT_USAGE)
-    confirm(f"Hide what {shown(name)} wrote in its open transaction, for good?", yes=yes, as_json=client.as_json)
+    confirm(f"Hide what {escape(name)} wrote in its open transaction, for good?", yes=yes, as_json=client.as_json)
     done = client.show("POST", f"{_path(name)}/abort")
     if done["open_ms"] is None:
-        click.echo(f"aborted; the state of {shown(name)} is {done['state']}")
+        click.echo(f"aborted; the state of {escape(name)} is {done['state']}")
     else:
-        click.echo(f"being aborted; the state of {shown(name)} is {done['state']}")
+        click.echo(f"being aborted; the state of {escape(name)} is {done['state']}")
 
 
 @command.command("commit")
@@ -166,7 +166,7 @@ def forget(name: str, prefix: bool, idle_for: str, yes: bool, client: NodeClient
         idle_ms = parse_duration(idle_for)
     except ValueError as error:
         client.fail(f"--idle-for {error}", EXIT_USAGE)
-    which = f"all ids that begin with {shown(name)}" if prefix else shown(name)
+    which = f"all ids that begin with {escape(name)}" if prefix else escape(name)
     confirm(f"Forget {which}, where nothing is open?", yes=yes, as_json=client.as_json)
     asked = {"name": name, "prefix": prefix, "idle_ms": idle_ms}
     done = client.show("POST", "/api/transactions/forget", asked)

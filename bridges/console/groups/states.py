@@ -36,7 +36,6 @@ class GroupState(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Return whether the group exists."""
         return bool(self.views or self.positions)
 
     @property

@@ -65,7 +65,6 @@ class Ring:
         self.at = max(self.at, step)
 
     def add(self, step: int, amount: float) -> None:
-        """Add ``amount`` to a step."""
         self._go_to(step, 0.0)
         place = step % len(self._values)
         before = self._values[place]
@@ -86,9 +85,9 @@ class Ring:
 
         Steps after the last written one have the value ``fill``; None: the last written value.
         """
-        return [self.one(at, fill) for at in range(step - len(self._values) + 1, step + 1)]
+        return [self.value_at(at, fill) for at in range(step - len(self._values) + 1, step + 1)]
 
-    def one(self, step: int, fill: float | None) -> float | None:
+    def value_at(self, step: int, fill: float | None) -> float | None:
         """Return the value of a step, as :meth:`last` does."""
         values, at = self._values, self.at
         if step > at:
@@ -138,7 +137,8 @@ class Series:
     def rate(self, now: float) -> float:
         """Return a counter's amount per second over the last complete steps."""
         end = int(now // FINE_S)
-        return sum(self._fine.one(step, 0.0) or 0.0 for step in range(end - _RATE_STEPS, end)) / (_RATE_STEPS * FINE_S)
+        amounts = (self._fine.value_at(step, 0.0) or 0.0 for step in range(end - _RATE_STEPS, end))
+        return sum(amounts) / (_RATE_STEPS * FINE_S)
 
 
 class History:

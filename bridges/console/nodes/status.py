@@ -1,9 +1,10 @@
-"""Health, metrics and status of the node over HTTP."""
+"""Health, metrics and status of the node over HTTP; its promises, its users, and the jobs that report to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Annotated
 
 from aiohttp import web
@@ -13,7 +14,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from anabranch_kit.run.turns import Parts, in_turns, let_go, portions
 from bridges.auth import Operation
 from bridges.catalog.views.groups import GroupName, live_groups
+from bridges.console import paging
 from bridges.console.handlers import Handlers, route
+from bridges.console.paging import ListQuery
 from bridges.http.access import principal_of
 from bridges.metric_text import NAMING, rendered
 from bridges.metrics import FrontMetrics
@@ -27,7 +30,7 @@ class _Scrape(Struct, frozen=True):
 
 
 class StatusHandlers(Handlers):
-    """Handlers of ``/healthz``, ``/readyz``, ``/metrics``, ``/api/me`` and ``/api/status``."""
+    """Handlers of requests about the node itself."""
 
     @route("GET /healthz", "Whether the process can do its work")
     async def health(self, request: web.Request) -> web.Response:
@@ -137,6 +140,40 @@ class StatusHandlers(Handlers):
                 "groups": node.progress.group_count + others,
                 "fronts": fronts,
             }
+        )
+
+    @route("GET /api/promises", "The promises that the node does not make", Operation.DESCRIBE)
+    async def promises(self, request: web.Request) -> web.Response:
+        """Return ``durability`` and the promises that the node does not make (``not_promised``).
+
+        Each is a ``sentence``, with whether a setting gives it up (``chosen``).
+        """
+        node = self._node
+        missing = [{"sentence": sentence, "chosen": chosen} for sentence, chosen in node.not_promised]
+        return web.json_response({"durability": node.describe()["durability"], "not_promised": missing})
+
+    @route("GET /api/users", "Names of users", Operation.DESCRIBE, query=ListQuery)
+    async def users(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
+        """List the users of the node's file by name, with their SCRAM mechanisms, never a password."""
+        users = [(name, sorted(user.scram)) for name, user in self._node.authenticator.users.items()]
+        return await paging.listed(
+            request, query.page, "users", users, itemgetter(0), lambda one: {"user": one[0], "scram": one[1]}
+        )
+
+    @route("GET /api/jobs", "Jobs of the data pipeline that have reported", Operation.DESCRIBE, query=ListQuery)
+    async def jobs(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
+        """List all known jobs by front, in the order of :meth:`JobDirectory.jobs`."""
+        found = [
+            (front, view) for front, directory in self._node.job_directories().items() for view in directory.jobs()
+        ]
+        return await paging.listed(
+            request,
+            query.page,
+            "jobs",
+            found,
+            lambda one: f"{one[1].kind} {one[1].name}",
+            lambda one: {"front": one[0], **one[1].as_json()},
+            as_they_are=True,
         )
 
 

@@ -109,7 +109,7 @@ class Reader:
                 for log in positions:
                     end = log.last_stable_offset if follow else ends[log]
                     while not answer.is_over and positions[log] < end:
-                        wanted = await self._some(answer, log, positions[log], end)
+                        wanted = await self._send_read(answer, log, positions[log], end)
                         if wanted is None:
                             break  # the rest was declared lost by an operator
                         progress = True
@@ -158,7 +158,7 @@ class Reader:
                 return edge
         at, examined = low, 0
         while at < high:
-            wanted = await self._some(answer, span.log, at, high)
+            wanted = await self._send_read(answer, span.log, at, high)
             if wanted is None:
                 break
             at = wanted.at
@@ -183,7 +183,7 @@ class Reader:
         finally:
             answer.memory.give(Kind.READS, held)
 
-    async def _some(self, answer: Answer, log: ReadableLog, start: int, end: int) -> Wanted | None:
+    async def _send_read(self, answer: Answer, log: ReadableLog, start: int, end: int) -> Wanted | None:
         """Send the records of ``[start, end)`` that one read returns; None if there are none up to the log's end."""
         memory = answer.memory
         wanted = Wanted(log.partition, start, end, answer.left, search=answer.search)

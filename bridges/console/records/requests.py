@@ -469,7 +469,6 @@ def _places(at: str) -> dict[int, int]:
 
 
 def _search(query: Wish) -> Search | None:
-    """Return the search of a query, None without one."""
     if (query.text, query.key, query.header, query.until_ms, query.look) == (None,) * 5:
         return None
     name, _, text = (query.header or "").partition("=")

@@ -71,7 +71,6 @@ class AccessRuleHandlers(Handlers):
 
     @route("POST /api/acls/remove", "Remove the rules that agree with all of this", Operation.ALTER, body=Matching)
     async def remove(self, request: web.Request, body: Matching) -> web.StreamResponse:
-        """Remove the rules that match all given fields, and return them."""
         if body == Matching():
             raise RequestError("say which rules: at least one field")
         gone = await self._rules().remove([_filter(body)])

@@ -46,7 +46,6 @@ class QuotaHandlers(Handlers):
 
     @route("POST /api/quotas", "Set quotas", Operation.ALTER_CONFIGS, body=NewQuotas)
     async def set(self, request: web.Request, body: NewQuotas) -> web.StreamResponse:
-        """Set quotas of an entity."""
         try:
             entity = entity_of(body.entity)
             changes = [(entity, *check(entity, key, value)) for key, value in body.values.items()]
@@ -56,7 +55,6 @@ class QuotaHandlers(Handlers):
 
     @route("POST /api/quotas/remove", "Remove quotas", Operation.ALTER_CONFIGS, body=OldQuotas)
     async def remove(self, request: web.Request, body: OldQuotas) -> web.StreamResponse:
-        """Remove quotas of an entity."""
         try:
             entity = entity_of(body.entity)
             limits = self._node.client_quotas.rules.find_limits(entity)

@@ -48,7 +48,6 @@ class LowestRead:
         self._latest = offset
 
     def note(self, offset: int, seconds: float) -> None:
-        """Note a read at ``offset``."""
         self.lowest(seconds)
         self._latest = offset if self._latest is None else min(self._latest, offset)
 

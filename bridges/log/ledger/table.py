@@ -54,7 +54,6 @@ class LedgerTable:
         return None if row is None else self._rule.last(row)
 
     def last_of(self, row: bytes) -> Last | None:
-        """Return the last number in a row."""
         return self._rule.last(row)
 
     def writers(self) -> list[bytes]:

@@ -149,7 +149,6 @@ class AppendPath:
         self._hand_over_queued(writer)
 
     def release(self) -> Writer | None:
-        """Stop appending, and return the writer."""
         writer, self.taken, self._writer = self.taken, None, None
         self._held = None  # the caller answers queued appends
         self._on_stored = _ignore
@@ -220,7 +219,6 @@ class AppendPath:
             self._barrier.call("snapshot", self._upkeep.ask_for_snapshot)
 
     def refuse_queued(self, error: LogError) -> None:
-        """Refuse all queued appends with ``error``."""
         queued, self._queued = self._queued, deque()
         self.refuse([done for _, done in queued], error)
 

@@ -65,7 +65,6 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
 
     @property
     def commits(self) -> bool:
-        """Return whether the decision is to commit."""
         raise NotImplementedError
 
     @property

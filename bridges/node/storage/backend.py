@@ -126,7 +126,6 @@ async def serve_others(
 
 
 def store_options(sbp: SbpSettings) -> StoreOptions:
-    """Return the options of a store in this process."""
     from sbp_back.range_server.store.options import StoreOptions
 
     return StoreOptions(

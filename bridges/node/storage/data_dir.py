@@ -70,7 +70,6 @@ class DataDirectory:
             raise StoreError(f"{self.path / RESTORED} is damaged: {error}; remove it") from error
 
     def release(self) -> None:
-        """Release the lock."""
         self._lock.release()
 
 
