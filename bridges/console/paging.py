@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
+from itertools import chain
+from sys import maxsize
 from typing import Annotated, Literal, TypeVar
 
 from aiohttp import web
@@ -29,13 +31,17 @@ Row = Mapping[str, object]
 
 
 class Page(Struct, frozen=True):
-    """A page of a list: ``limit`` rows after the first ``skip``, of those whose name contains ``search``."""
+    """A page of a list: ``limit`` rows after the first ``skip``, of those whose name contains ``search``.
+
+    ``whole``: not a page but the list itself, which is sent as it is made.
+    """
 
     limit: int
     skip: int = 0
     search: str = ""
     sort: str = ""
     descending: bool = False
+    whole: bool = False
 
     def finds(self, name: str) -> bool:
         """Return whether ``name`` contains the searched text, ignoring case."""
@@ -56,10 +62,10 @@ class SortedQuery(Struct, frozen=True, kw_only=True):
     sort: str = "name"
 
     @property
-    def page(self) -> Page | None:
-        """The page, None for the whole list."""
+    def page(self) -> Page:
+        """The page, or the whole list without a limit."""
         if self.limit is None:
-            return None
+            return Page(maxsize, sort="name", whole=True)
         return Page(min(self.limit, MOST_ROWS), self.skip, self.search.lower(), self.sort, self.descending)
 
 
@@ -88,6 +94,21 @@ async def chosen(items: Iterable[S | None], page: Page, *, descending: bool = Fa
             found.append(one)
     await let_go(*runs)
     return found, total
+
+
+async def send(
+    request: web.Request,
+    page: Page,
+    key: str,
+    items: Iterable[T],
+    row: Callable[[T], Iterator[Row | None]],
+    total: int,
+    head: Row | None = None,
+) -> web.StreamResponse:
+    """Answer with the rows that ``row`` makes of ``items``, which are those on the page or of the whole list."""
+    if page.whole:
+        return await rows.answer(request, key, chain.from_iterable(map(row, items)), head=head)
+    return await answer(key, items, row, page, total, head)
 
 
 async def answer(
@@ -129,7 +150,7 @@ async def answer(
 
 async def listed(
     request: web.Request,
-    asked: Page | None,
+    page: Page,
     key: str,
     found: Sequence[T],
     name: Callable[[T], str],
@@ -138,10 +159,9 @@ async def listed(
     head: Row | None = None,
     as_they_are: bool = False,
 ) -> web.StreamResponse:
-    """Answer with all of ``found`` or the page ``asked`` for: searched and sorted by ``name``, or in order with
+    """Answer with the page of ``found``: searched and sorted by ``name``, or in order with
     ``as_they_are``.
     """
-    page = Page(len(found)) if asked is None else asked
 
     def places() -> Iterator[tuple[str, int] | None]:
         for place, one in enumerate(found):
@@ -149,6 +169,4 @@ async def listed(
             yield ("" if as_they_are else text, place) if page.finds(text) else None
 
     on_page, total = await chosen(places(), page, descending=page.descending)
-    if asked is None:
-        return await rows.answer(request, key, (row(found[place]) for _, place in on_page), head=head)
-    return await answer(key, on_page, lambda one: iter([row(found[one[1]])]), page, total, head)
+    return await send(request, page, key, on_page, lambda one: iter([row(found[one[1]])]), total, head)

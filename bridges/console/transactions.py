@@ -20,7 +20,6 @@ from bridges.console import paging
 from bridges.console.handlers import Handlers, route
 from bridges.console.host import Host
 from bridges.console.paging import ListQuery, Page
-from bridges.http import rows
 from bridges.http.access import Access, principal_of
 from bridges.http.errors import RequestError
 
@@ -65,11 +64,9 @@ class TransactionHandlers(Handlers):
         """List all transactional ids in alphabetical order, or a page of them (:mod:`bridges.console.paging`)."""
         page = query.page
         others = await self._read_others()
-        if page is None:
-            return await rows.answer(request, "transactions", self._rows(request, query.open, others))
         names = self._names(request, query.open, page, others)
         found, total = await paging.chosen(names, page, descending=page.descending)
-        return await paging.answer("transactions", found, partial(self._describe, others=others), page, total)
+        return await paging.send(request, page, "transactions", found, partial(self._describe, others=others), total)
 
     @route(
         "GET /api/open-transactions",
@@ -133,21 +130,6 @@ class TransactionHandlers(Handlers):
         found = others.get(one) or self._node.transaction_directories()[one[1]].view(one[0])
         if found is not None:
             yield as_json(one[1], found, _now_ms())
-
-    def _rows(self, request: web.Request, only_open: bool, others: _Others) -> Iterator[dict[str, object] | None]:
-        now_ms = _now_ms()
-        names: list[tuple[str, str]] = []
-        directories = self._node.transaction_directories()
-        for name, view in self._views(others):
-            if view.started_ms is not None or not only_open:
-                names.append(name)
-            yield None
-        for one in sorting(names):
-            if one is None or not self._access.transaction(request, Operation.DESCRIBE, one[0]):
-                yield None
-                continue
-            found = others.get(one) or directories[one[1]].view(one[0])
-            yield None if found is None else as_json(one[1], found, now_ms)
 
     @route(
         "GET /api/transactions/{transaction}",

@@ -75,7 +75,7 @@ class GroupHandlers(Handlers):
         sampled.
         """
         page = query.page
-        if page is None:
+        if page.whole:
             return await rows.answer(
                 request, "groups", self._summaries(request), head=self._node.group_states.as_json()
             )
@@ -180,7 +180,7 @@ class GroupHandlers(Handlers):
         places = [(topic, info.index) for info in self._node.catalog.topic(topic).partitions]
         states = self._node.group_states
         readers = ((name[1], name[0]) for name in self._node.progress.readers_of(topic) if states.is_here(name))
-        page = query.page or Page(self._node.progress.group_count, sort="name")
+        page = query.page
         found, total = await paging.chosen(
             self._sorted_by(request, page, Parts(), readers), page, descending=page.sort == "name" and page.descending
         )
@@ -192,10 +192,7 @@ class GroupHandlers(Handlers):
         def row(name: GroupName) -> Iterator[dict[str, object] | None]:
             return self._line_in(name, shown[name], places)
 
-        if query.page is None:
-            lines = (line for name in shown for line in row(name))
-            return await rows.answer(request, "groups", lines, head=states.as_json())
-        return await paging.answer("groups", shown, row, page, total, states.as_json())
+        return await paging.send(request, page, "groups", shown, row, total, states.as_json())
 
     def _line_in(
         self, name: GroupName, fronts: Mapping[str, GroupSummary], places: Sequence[Place]
@@ -251,7 +248,7 @@ class GroupHandlers(Handlers):
                 row = self._position(place, committed.get(place), readers.get(place))
                 if row["offset"] is not None:
                     total.add(row["lag"])
-                yield row if page is not None else self._aged(row)
+                yield self._aged(row) if page.whole else row
 
         summaries = {front: view.summary for front, view in views.items()}
         main = _main(summaries)
@@ -269,7 +266,7 @@ class GroupHandlers(Handlers):
                 {"front": front, **_member(member, sees)} for front, view in views.items() for member in view.members
             ],
         }
-        if page is None:
+        if page.whole:
             return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.as_json)
         some: list[dict[str, Any]] = []
         matching = 0

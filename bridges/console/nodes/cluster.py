@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("anabranch.console")
 
+_WHOLE = ListQuery().page
 _Numbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=10_000)]
 
 
@@ -111,7 +112,7 @@ class ClusterHandlers(Handlers):
         return sorted(found)
 
     async def _answer(
-        self, request: web.Request, page: Page | None = None, asked: Collection[int] | None = None
+        self, request: web.Request, page: Page = _WHOLE, asked: Collection[int] | None = None
     ) -> web.StreamResponse:
         cluster = self._node.cluster
         keeper = cluster.keeper

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from anabranch_kit.run.awaited import awaited
-from anabranch_kit.run.turns import gathered, sorting
+from anabranch_kit.run.turns import gathered
 from bridges.auth import Operation
 from bridges.catalog.topics import config as topic_config
 from bridges.catalog.topics.topic import Topic, TopicKind
@@ -45,6 +45,7 @@ _OLDEST = 10_000
 _PARTITION = "/api/topics/{topic}/partitions/{partition}"
 _SEES = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
 _Value = str | int | float | bool
+_WHOLE = ListQuery().page
 
 
 class TopicQuery(SortedQuery, frozen=True, kw_only=True):
@@ -103,18 +104,20 @@ class TopicHandlers(Handlers):
         """
         page = query.page
         sizes = self._node.topic_sizes
-        if page is None:
-            others = await sizes.elsewhere([*self._node.catalog.topics])
-            return await rows.answer(request, "topics", self._summaries(request, others), tail=others.as_json)
-        by_name = page.sort == "name"
-        others = await sizes.elsewhere([*self._node.catalog.topics] if page.sort in ("records", "bytes") else [])
+        by_size = page.sort in ("records", "bytes")
+        others = await sizes.elsewhere([*self._node.catalog.topics] if by_size else [])
         topics = self._sorted_by(request, page, others)
-        found, total = await paging.chosen(topics, page, descending=by_name and page.descending)
-        if page.sort not in ("records", "bytes"):
+        found, total = await paging.chosen(topics, page, descending=page.sort == "name" and page.descending)
+        if not by_size:
             others = await sizes.elsewhere([name for _, name, _ in found])
-        return await paging.answer(
-            "topics", found, lambda one: self._row(one[1], others, query.history), page, total, others.as_json()
-        )
+
+        def row(one: tuple[float, str, str]) -> Iterator[dict[str, object] | None]:
+            topic = self._node.catalog.topics.get(one[1])
+            if topic is None:
+                return iter(())  # deleted meanwhile
+            return self._summary(topic, others) if page.whole else self._row(topic, others, query.history)
+
+        return await paging.send(request, page, "topics", found, row, total, others.as_json())
 
     def _sorted_by(self, request: web.Request, page: Page, others: Sizes) -> Iterator[tuple[float, str, str] | None]:
         value = _SORTS[page.sort]
@@ -126,11 +129,8 @@ class TopicHandlers(Handlers):
             else:
                 yield page.keyed(value(self._node, topic, others)), name, ""
 
-    def _row(self, name: str, others: Sizes, history: bool) -> Iterator[dict[str, object] | None]:
-        topic = self._node.catalog.topics.get(name)
-        if topic is None:
-            return  # deleted meanwhile
-        recorder = self._node.recorder
+    def _row(self, topic: Topic, others: Sizes, history: bool) -> Iterator[dict[str, object] | None]:
+        name, recorder = topic.name, self._node.recorder
         for row in self._summary(topic, others):
             if row is not None:
                 row["rates"] = recorder.rates(name)
@@ -141,14 +141,6 @@ class TopicHandlers(Handlers):
                         for way in ("bytes_in", "bytes_out")
                     }
             yield row
-
-    def _summaries(self, request: web.Request, others: Sizes) -> Iterator[dict[str, object] | None]:
-        topics = self._node.catalog.topics
-        for name in sorting([*topics]):
-            if name is None or name not in topics or not self._access.topic(request, Operation.DESCRIBE, name):
-                yield None
-            else:
-                yield from self._summary(topics[name], others)
 
     @route("POST /api/topics", "Make a topic", body=NewTopic, status=201)
     async def create(self, request: web.Request, body: NewTopic) -> web.StreamResponse:
@@ -302,10 +294,10 @@ class TopicHandlers(Handlers):
         }
 
     async def _details(
-        self, request: web.Request, topic: Topic, page: Page | None = None, status: int = 200
+        self, request: web.Request, topic: Topic, page: Page = _WHOLE, status: int = 200
     ) -> web.StreamResponse:
         node = self._node
-        wanted = topic.partitions if page is None else topic.partitions[page.skip : page.skip + page.limit]
+        wanted = topic.partitions[page.skip : page.skip + page.limit]
         found = [(info, node.logs.to_read(topic.name, info.index)) for info in wanted]
         logs = [(info, log) for info, log in found if log is not None]
         await gathered(log.refresh() for _, log in logs)
@@ -326,7 +318,7 @@ class TopicHandlers(Handlers):
             "kind": topic.kind.value,
             "epoch": topic.epoch,
         }
-        if page is None:
+        if page.whole:
             partitions = (self._partition_row(topic, info, log) for info, log in logs)
             return await rows.answer(request, "partitions", partitions, head=head, status=status)
         for _, log in logs:
