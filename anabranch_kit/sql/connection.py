@@ -49,6 +49,16 @@ def among(column: str, wanted: Collection[V]) -> tuple[str, list[V]]:
     return f"{column} IN ({', '.join('?' * len(values))})", values
 
 
+def migration(*statements: str) -> Migration:
+    """Return a migration that runs ``statements``."""
+
+    def run(connection: Connection) -> None:
+        for statement in statements:
+            connection.execute(statement)
+
+    return run
+
+
 def upsert(table: str, key: str, rest: str = "") -> str:
     """Return the statement that writes a row: ``key`` and ``rest`` name the columns, in the order of its values. A row
     with that key is replaced; without ``rest`` it is left as it is.

@@ -5,15 +5,49 @@ Never change a migration that was released: append one.
 
 from __future__ import annotations
 
+from anabranch_kit.sql.connection import migration
 from anabranch_kit.sql.row_sums import make_table
-from bridges.catalog.database.sql import Connection
 
 APPLICATION_ID = 0x416E6162
 """Marks the file as ours (the letters ``Anab``)."""
 
+make_cluster = migration(
+    """CREATE TABLE cluster_state (
+            one INTEGER PRIMARY KEY CHECK (one = 1),
+            slots INTEGER NOT NULL,
+            version INTEGER NOT NULL,
+            next_start INTEGER NOT NULL
+        ) STRICT""",
+    """CREATE TABLE cluster_nodes (
+            start INTEGER PRIMARY KEY,
+            node_id INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            beats INTEGER NOT NULL,
+            ended_by INTEGER NOT NULL,
+            server_id INTEGER NOT NULL,
+            addresses TEXT NOT NULL,
+            rack TEXT NOT NULL,
+            version INTEGER NOT NULL
+        ) STRICT""",
+    "CREATE TABLE cluster_slots (slot INTEGER PRIMARY KEY, owner INTEGER NOT NULL, epoch INTEGER NOT NULL) STRICT",
+)
+"""The tables of a cluster's nodes and the slots they own (bridges/cluster/tables.py). ``start`` numbers one run of a
+node.
+"""
 
-def _version_1(connection: Connection) -> None:
-    for statement in (
+extend_cluster = migration(
+    # The node that should own the slot; -1: any.
+    "ALTER TABLE cluster_slots ADD COLUMN pin INTEGER NOT NULL DEFAULT -1",
+    "ALTER TABLE cluster_nodes ADD COLUMN drained INTEGER NOT NULL DEFAULT 0",
+    "CREATE TABLE cluster_drained (node_id INTEGER PRIMARY KEY) STRICT",
+    "ALTER TABLE cluster_nodes ADD COLUMN stores INTEGER NOT NULL DEFAULT 1",
+    "ALTER TABLE cluster_state ADD COLUMN says INTEGER NOT NULL DEFAULT 1",
+    "ALTER TABLE cluster_state ADD COLUMN stores INTEGER NOT NULL DEFAULT 1",
+)
+"""The requests of operators (bridges/cluster/wishes.py), and the versions of nodes (bridges/cluster/versions.py)."""
+
+MIGRATIONS = (
+    migration(
         # Single values: cluster id, counters.
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
         """CREATE TABLE topics (
@@ -61,30 +95,20 @@ def _version_1(connection: Connection) -> None:
         ) STRICT, WITHOUT ROWID""",
         "CREATE INDEX positions_by_topic ON positions (topic)",
         "CREATE TABLE groups (grp TEXT PRIMARY KEY, state BLOB NOT NULL) STRICT, WITHOUT ROWID",
-    ):
-        connection.execute(statement)
-
-
-def _version_2(connection: Connection) -> None:
-    # Derived state of partition logs, so that opening one need not read it from its start.
-    connection.execute(
+    ),
+    migration(
+        # Derived state of partition logs, so that opening one need not read it from its start.
         """CREATE TABLE partition_snapshots (
             stream_id INTEGER PRIMARY KEY, log_offset INTEGER NOT NULL, state BLOB NOT NULL
-        ) STRICT"""
-    )
-
-
-def _version_3(connection: Connection) -> None:
-    # The placement driver of the stream ids in the other tables (bridges/catalog/database/pd_identity.py): one row or
-    # none.
-    connection.execute(
-        "CREATE TABLE placement_driver (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL) STRICT"
-    )
-
-
-def _version_4(connection: Connection) -> None:
-    # Groups get a space, positions and states a front (bridges/catalog/progress.py). Before, there was one front.
-    for statement in (
+        ) STRICT""",
+    ),
+    migration(
+        # The placement driver of the stream ids in the other tables (bridges/catalog/database/pd_identity.py): one row
+        # or none.
+        "CREATE TABLE placement_driver (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL) STRICT",
+    ),
+    migration(
+        # Groups get a space, positions and states a front (bridges/catalog/progress.py). Before, there was one front.
         "ALTER TABLE positions RENAME TO former_positions",
         """CREATE TABLE positions (
             space TEXT NOT NULL,
@@ -112,20 +136,15 @@ def _version_4(connection: Connection) -> None:
         ) STRICT, WITHOUT ROWID""",
         "INSERT INTO groups SELECT 'kafka', 'consumers', * FROM former_groups",
         "DROP TABLE former_groups",
-    ):
-        connection.execute(statement)
-
-
-def _version_5(connection: Connection) -> None:
-    # Starts of partitions whose backend does not know them (bridges/log/state/log_starts.py).
-    connection.execute("CREATE TABLE log_starts (stream_id INTEGER PRIMARY KEY, start INTEGER NOT NULL) STRICT")
-    # Streams of deleted topics that the backend cannot delete: they are left there with their data.
-    connection.execute("CREATE TABLE left_streams (stream_id INTEGER PRIMARY KEY) STRICT")
-
-
-def _version_6(connection: Connection) -> None:
-    # Unreadable offsets that an operator has declared lost: readers find a gap there (bridges/log/damage/skips.py).
-    connection.execute(
+    ),
+    migration(
+        # Starts of partitions whose backend does not know them (bridges/log/state/log_starts.py).
+        "CREATE TABLE log_starts (stream_id INTEGER PRIMARY KEY, start INTEGER NOT NULL) STRICT",
+        # Streams of deleted topics that the backend cannot delete: they are left there with their data.
+        "CREATE TABLE left_streams (stream_id INTEGER PRIMARY KEY) STRICT",
+    ),
+    migration(
+        # Unreadable offsets that an operator has declared lost: readers find a gap there (bridges/log/damage/skips.py).
         """CREATE TABLE skipped_offsets (
             stream_id INTEGER NOT NULL,
             first_offset INTEGER NOT NULL,
@@ -133,20 +152,14 @@ def _version_6(connection: Connection) -> None:
             reason TEXT NOT NULL,
             skipped_ms INTEGER NOT NULL,
             PRIMARY KEY (stream_id, first_offset)
-        ) STRICT, WITHOUT ROWID"""
-    )
-
-
-def _version_7(connection: Connection) -> None:
-    # Versions of the tables that fronts bring (bridges/catalog/database/front_tables.py).
-    connection.execute(
-        "CREATE TABLE front_versions (front TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID"
-    )
-
-
-def _version_8(connection: Connection) -> None:
-    # Positions that become valid with a transaction (bridges/catalog/pending_positions.py), in the order they came.
-    connection.execute(
+        ) STRICT, WITHOUT ROWID""",
+    ),
+    migration(
+        # Versions of the tables that fronts bring (bridges/catalog/database/front_tables.py).
+        "CREATE TABLE front_versions (front TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    ),
+    migration(
+        # Positions that become valid with a transaction (bridges/catalog/pending_positions.py), in the order they came.
         """CREATE TABLE pending_positions (
             seq INTEGER PRIMARY KEY,
             front TEXT NOT NULL,
@@ -161,220 +174,115 @@ def _version_8(connection: Connection) -> None:
             commit_ms INTEGER NOT NULL,
             expire_ms INTEGER NOT NULL,
             UNIQUE (space, grp, topic, partition, front, txn)
-        ) STRICT"""
-    )
-    connection.execute("CREATE INDEX pending_positions_by_transaction ON pending_positions (front, txn)")
-    connection.execute("CREATE INDEX pending_positions_by_topic ON pending_positions (topic)")
-
-
-def _version_9(connection: Connection) -> None:
-    # The lineage of partitions (bridges/catalog/topics/lineage.py). A partition without sealed_epoch is active; one
-    # with sealed_epoch and without sealed_end has still to be sealed at its log. Before, every partition had the whole
-    # range of keys.
-    for statement in (
+        ) STRICT""",
+        "CREATE INDEX pending_positions_by_transaction ON pending_positions (front, txn)",
+        "CREATE INDEX pending_positions_by_topic ON pending_positions (topic)",
+    ),
+    migration(
+        # The lineage of partitions (bridges/catalog/topics/lineage.py). A partition without sealed_epoch is active; one
+        # with sealed_epoch and without sealed_end has still to be sealed at its log. Before, every partition had the
+        # whole range of keys.
         "ALTER TABLE topics ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE partitions ADD COLUMN key_low BLOB NOT NULL DEFAULT x'0000000000000000000000000000000000'",
         "ALTER TABLE partitions ADD COLUMN key_high BLOB NOT NULL DEFAULT x'0100000000000000000000000000000000'",
         "ALTER TABLE partitions ADD COLUMN made_epoch INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE partitions ADD COLUMN sealed_epoch INTEGER",
         "ALTER TABLE partitions ADD COLUMN sealed_end INTEGER",
-    ):
-        connection.execute(statement)
-
-
-def _version_10(connection: Connection) -> None:
-    # The kind of topic (bridges/catalog/topics/topic.py, TopicKind). Before, all were users' topics.
-    connection.execute("ALTER TABLE topics ADD COLUMN kind TEXT NOT NULL DEFAULT 'user'")
-
-
-def _version_11(connection: Connection) -> None:
-    # Starts of partitions that were truncated at a position in bytes, and the record that contains the position
-    # (bridges/log/byte_positions/starts.py).
-    connection.execute(
+    ),
+    migration(
+        # The kind of topic (bridges/catalog/topics/topic.py, TopicKind). Before, all were users' topics.
+        "ALTER TABLE topics ADD COLUMN kind TEXT NOT NULL DEFAULT 'user'",
+    ),
+    migration(
+        # Starts of partitions that were truncated at a position in bytes, and the record that contains the position
+        # (bridges/log/byte_positions/starts.py).
         """CREATE TABLE byte_starts (
             stream_id INTEGER PRIMARY KEY,
             start INTEGER NOT NULL,
             record INTEGER NOT NULL,
             position INTEGER NOT NULL
-        ) STRICT"""
-    )
-
-
-def _version_12(connection: Connection) -> None:
-    # Topics that a migration fills, or has filled (bridges/catalog/topics/topic.py).
-    connection.execute(
+        ) STRICT""",
+    ),
+    migration(
+        # Topics that a migration fills, or has filled (bridges/catalog/topics/topic.py).
         """CREATE TABLE imports (
             topic TEXT PRIMARY KEY REFERENCES topics (name) ON DELETE CASCADE,
             migration TEXT NOT NULL,
             epoch INTEGER NOT NULL,
             begun_ms INTEGER NOT NULL,
             handed_over_ms INTEGER
-        ) STRICT, WITHOUT ROWID"""
-    )
-
-
-def _version_13(connection: Connection) -> None:
-    # First partition numbers for protocols that never reuse a number under a name, and the last numbers of deleted
-    # topics (bridges/catalog/topics/former.py). ``deletion`` counts up.
-    connection.execute("ALTER TABLE topics ADD COLUMN first_number INTEGER NOT NULL DEFAULT 0")
-    connection.execute(
+        ) STRICT, WITHOUT ROWID""",
+    ),
+    migration(
+        # First partition numbers for protocols that never reuse a number under a name, and the last numbers of deleted
+        # topics (bridges/catalog/topics/former.py). ``deletion`` counts up.
+        "ALTER TABLE topics ADD COLUMN first_number INTEGER NOT NULL DEFAULT 0",
         "CREATE TABLE former_numbers (deletion INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, "
-        "next INTEGER NOT NULL) STRICT"
-    )
-
-
-def _version_14(connection: Connection) -> None:
-    # The migration's own description of what it imports.
-    connection.execute("ALTER TABLE imports ADD COLUMN origin TEXT NOT NULL DEFAULT ''")
-
-
-def _version_15(connection: Connection) -> None:
-    # The front that owns each number of a stored format or kind of writers (bridges/catalog/database/front_tables.py).
-    connection.execute(
+        "next INTEGER NOT NULL) STRICT",
+    ),
+    migration(
+        # The migration's own description of what it imports.
+        "ALTER TABLE imports ADD COLUMN origin TEXT NOT NULL DEFAULT ''",
+    ),
+    migration(
+        # The front that owns each number of a stored format or kind of writers
+        # (bridges/catalog/database/front_tables.py).
         "CREATE TABLE front_numbers (what TEXT NOT NULL, number INTEGER NOT NULL, front TEXT NOT NULL, "
-        "PRIMARY KEY (what, number)) STRICT, WITHOUT ROWID"
-    )
-
-
-def _version_16(connection: Connection) -> None:
-    # Sealed partitions of which everything was trimmed: they count against no limit (bridges/node/spent.py).
-    connection.execute("ALTER TABLE partitions ADD COLUMN spent INTEGER NOT NULL DEFAULT 0")
-
-
-def _version_18(connection: Connection) -> None:
-    # Single values are text, numbers included: only SQLite has columns of any type.
-    connection.execute("UPDATE meta SET value = CAST(value AS TEXT)")
-
-
-def _version_19(connection: Connection) -> None:
-    # Access rules (bridges/catalog/access_rules.py).
-    connection.execute(
+        "PRIMARY KEY (what, number)) STRICT, WITHOUT ROWID",
+    ),
+    migration(
+        # Sealed partitions of which everything was trimmed: they count against no limit (bridges/node/spent.py).
+        "ALTER TABLE partitions ADD COLUMN spent INTEGER NOT NULL DEFAULT 0",
+    ),
+    make_table,
+    migration(
+        # Single values are text, numbers included: only SQLite has columns of any type.
+        "UPDATE meta SET value = CAST(value AS TEXT)",
+    ),
+    migration(
+        # Access rules (bridges/catalog/access_rules.py).
         "CREATE TABLE access_rules (kind TEXT NOT NULL, pattern TEXT NOT NULL, name TEXT NOT NULL, "
         "principal TEXT NOT NULL, host TEXT NOT NULL, operation TEXT NOT NULL, allow INTEGER NOT NULL, "
-        "PRIMARY KEY (kind, pattern, name, principal, host, operation, allow)) STRICT, WITHOUT ROWID"
-    )
-
-
-def make_cluster(connection: Connection) -> None:
-    """Create the tables of a cluster's nodes and the slots they own (bridges/cluster/tables.py). ``start`` numbers one
-    run of a node."""
-    for statement in (
-        """CREATE TABLE cluster_state (
-            one INTEGER PRIMARY KEY CHECK (one = 1),
-            slots INTEGER NOT NULL,
-            version INTEGER NOT NULL,
-            next_start INTEGER NOT NULL
-        ) STRICT""",
-        """CREATE TABLE cluster_nodes (
-            start INTEGER PRIMARY KEY,
-            node_id INTEGER NOT NULL,
-            state TEXT NOT NULL,
-            beats INTEGER NOT NULL,
-            ended_by INTEGER NOT NULL,
-            server_id INTEGER NOT NULL,
-            addresses TEXT NOT NULL,
-            rack TEXT NOT NULL,
-            version INTEGER NOT NULL
-        ) STRICT""",
-        "CREATE TABLE cluster_slots (slot INTEGER PRIMARY KEY, owner INTEGER NOT NULL, epoch INTEGER NOT NULL) STRICT",
-    ):
-        connection.execute(statement)
-
-
-def _version_21(connection: Connection) -> None:
-    # Changes by the nodes of one database to state that each has in memory (bridges/catalog/database/following.py).
-    connection.execute(
-        "CREATE TABLE changes_version (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL) STRICT"
-    )
-    connection.execute("INSERT INTO changes_version VALUES (1, 0)")
-    connection.execute(
+        "PRIMARY KEY (kind, pattern, name, principal, host, operation, allow)) STRICT, WITHOUT ROWID",
+    ),
+    make_cluster,
+    migration(
+        # Changes by the nodes of one database to state that each has in memory (bridges/catalog/database/following.py).
+        "CREATE TABLE changes_version (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL) STRICT",
+        "INSERT INTO changes_version VALUES (1, 0)",
         "CREATE TABLE changes (version INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, origin TEXT NOT NULL, "
-        "PRIMARY KEY (version, kind, name)) STRICT, WITHOUT ROWID"
-    )
-    # The node that makes the streams: each node cleans up after its own former runs.
-    connection.execute("ALTER TABLE stream_intents ADD COLUMN node INTEGER NOT NULL DEFAULT 0")
-
-
-def _version_22(connection: Connection) -> None:
-    # How far each partition's log is compacted (bridges/log/compaction/cleaned_logs.py).
-    connection.execute(
+        "PRIMARY KEY (version, kind, name)) STRICT, WITHOUT ROWID",
+        # The node that makes the streams: each node cleans up after its own former runs.
+        "ALTER TABLE stream_intents ADD COLUMN node INTEGER NOT NULL DEFAULT 0",
+    ),
+    migration(
+        # How far each partition's log is compacted (bridges/log/compaction/cleaned_logs.py).
         "CREATE TABLE compacted_logs (stream_id INTEGER PRIMARY KEY, clean_offset INTEGER NOT NULL, "
-        "due_ms INTEGER NOT NULL, passed_ms INTEGER NOT NULL, settled INTEGER NOT NULL) STRICT"
-    )
-
-
-def _version_23(connection: Connection) -> None:
-    # Quotas of users and clients (bridges/catalog/client_quotas.py).
-    connection.execute(
+        "due_ms INTEGER NOT NULL, passed_ms INTEGER NOT NULL, settled INTEGER NOT NULL) STRICT",
+    ),
+    migration(
+        # Quotas of users and clients (bridges/catalog/client_quotas.py).
         "CREATE TABLE client_quotas (user_name TEXT NOT NULL, client_id TEXT NOT NULL, ip TEXT NOT NULL, "
-        "quota TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (user_name, client_id, ip, quota)) STRICT, WITHOUT ROWID"
-    )
-
-
-def _version_24(connection: Connection) -> None:
-    # Aborted transactions of partitions that have many (bridges/log/transactions/aborted_blocks.py).
-    connection.execute(
+        "quota TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (user_name, client_id, ip, quota)) STRICT, "
+        "WITHOUT ROWID",
+    ),
+    migration(
+        # Aborted transactions of partitions that have many (bridges/log/transactions/aborted_blocks.py).
         """CREATE TABLE aborted_blocks (
             stream_id INTEGER NOT NULL, last_offset INTEGER NOT NULL, number INTEGER NOT NULL, behind INTEGER NOT NULL,
             epoch INTEGER NOT NULL, least_first INTEGER NOT NULL, ranges BLOB NOT NULL,
             PRIMARY KEY (stream_id, last_offset)
-        ) STRICT"""
-    )
-
-
-def _version_25(connection: Connection) -> None:
-    # The partitions whose owners a topic's partitions follow (bridges.catalog.topics.topic.Beside), as JSON.
-    connection.execute("ALTER TABLE topics ADD COLUMN beside TEXT NOT NULL DEFAULT ''")
-
-
-def extend_cluster(connection: Connection) -> None:
-    """Add what operators have requested (bridges/cluster/wishes.py), and the versions of nodes
-    (bridges/cluster/versions.py)."""
-    for statement in (
-        # The node that should own the slot; -1: any.
-        "ALTER TABLE cluster_slots ADD COLUMN pin INTEGER NOT NULL DEFAULT -1",
-        "ALTER TABLE cluster_nodes ADD COLUMN drained INTEGER NOT NULL DEFAULT 0",
-        "CREATE TABLE cluster_drained (node_id INTEGER PRIMARY KEY) STRICT",
-        "ALTER TABLE cluster_nodes ADD COLUMN stores INTEGER NOT NULL DEFAULT 1",
-        "ALTER TABLE cluster_state ADD COLUMN says INTEGER NOT NULL DEFAULT 1",
-        "ALTER TABLE cluster_state ADD COLUMN stores INTEGER NOT NULL DEFAULT 1",
-    ):
-        connection.execute(statement)
-
-
-def _version_27(connection: Connection) -> None:
-    # The partition whose owner also owns this one (bridges.catalog.topics.lineage.PartitionInfo); -1: none.
-    connection.execute("ALTER TABLE partitions ADD COLUMN beside INTEGER NOT NULL DEFAULT -1")
-
-
-MIGRATIONS = (
-    _version_1,
-    _version_2,
-    _version_3,
-    _version_4,
-    _version_5,
-    _version_6,
-    _version_7,
-    _version_8,
-    _version_9,
-    _version_10,
-    _version_11,
-    _version_12,
-    _version_13,
-    _version_14,
-    _version_15,
-    _version_16,
-    make_table,
-    _version_18,
-    _version_19,
-    make_cluster,
-    _version_21,
-    _version_22,
-    _version_23,
-    _version_24,
-    _version_25,
+        ) STRICT""",
+    ),
+    migration(
+        # The partitions whose owners a topic's partitions follow (bridges.catalog.topics.topic.Beside), as JSON.
+        "ALTER TABLE topics ADD COLUMN beside TEXT NOT NULL DEFAULT ''",
+    ),
     extend_cluster,
-    _version_27,
+    migration(
+        # The partition whose owner also owns this one (bridges.catalog.topics.lineage.PartitionInfo); -1: none.
+        "ALTER TABLE partitions ADD COLUMN beside INTEGER NOT NULL DEFAULT -1",
+    ),
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/state/snapshots.py): damage there costs only time."""
