@@ -46,7 +46,7 @@ class Lab:
     async def look(self) -> int:
         """Bytes that are no message yet, as far as is known now."""
         await self.server.received.measure({self.port})
-        return self.server.received.held
+        return self.server.received.held_bytes
 
     async def until(self, at_least: int, at_most: int) -> None:
         async with asyncio.timeout(60):
@@ -124,18 +124,18 @@ def test_clients_are_known_by_their_addresses() -> None:
 
 async def test_what_is_not_seen_any_more_is_forgotten(lab: Lab) -> None:
     memory = ReceivedMemory(lab.budget, Barrier())
-    memory.of("ipv4:10.0.0.1:9").hold(1000)
+    memory.find_connection("ipv4:10.0.0.1:9").hold(1000)
     await memory.measure({lab.port})
-    assert memory.held == 1000, "it may be new"
+    assert memory.held_bytes == 1000, "it may be new"
     await memory.measure({lab.port})
-    assert memory.held == 0
+    assert memory.held_bytes == 0
 
 
 def holding(budget: MemoryBudget, *sizes: int) -> ReceivedMemory:
     """Of as many connections, each with so many bytes of messages."""
     memory = ReceivedMemory(budget, Barrier())
     for number, size in enumerate(sizes):
-        memory.of(f"ipv4:10.0.0.1:{number + 1}").hold(size)
+        memory.find_connection(f"ipv4:10.0.0.1:{number + 1}").hold(size)
     return memory
 
 
@@ -160,7 +160,7 @@ async def test_who_is_closed_makes_room_before_gRPC_has_given_him_up(lab: Lab, m
     memory = holding(lab.budget, 30 * MIB, 20 * MIB, 20 * MIB)
     assert await looked(memory, monkeypatch, 1, 2, 3) == [1]
     assert await looked(memory, monkeypatch, 1, 2, 3) == []
-    memory.of("ipv4:10.0.0.1:2").hold(30 * MIB)
+    memory.find_connection("ipv4:10.0.0.1:2").hold(30 * MIB)
     assert await looked(memory, monkeypatch, 1, 2, 3) == [2]
 
 
@@ -168,8 +168,8 @@ async def test_who_comes_again_from_the_same_port_is_somebody_else(lab: Lab, mon
     memory = holding(lab.budget, 70 * MIB)
     assert await looked(memory, monkeypatch, 1) == [1]
     assert await looked(memory, monkeypatch, 1, cookie=b"2") == []
-    assert memory.held == 0
-    memory.of("ipv4:10.0.0.1:1").hold(70 * MIB)
+    assert memory.held_bytes == 0
+    memory.find_connection("ipv4:10.0.0.1:1").hold(70 * MIB)
     assert await looked(memory, monkeypatch, 1, cookie=b"2") == [1]
 
 
@@ -202,7 +202,7 @@ async def test_pings_do_not_seem_to_be_held_however_often_it_is_looked(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(grpc_received, "monotonic", lambda: now)
-    connection = ReceivedMemory(lab.budget, Barrier()).of("ipv4:10.0.0.1:9")
+    connection = ReceivedMemory(lab.budget, Barrier()).find_connection("ipv4:10.0.0.1:9")
     total = 0
     for second in range(1000):
         total += 17 * (second % 10 == 0)
@@ -231,12 +231,12 @@ async def test_what_is_free_in_the_heap_goes_back(monkeypatch: pytest.MonkeyPatc
     task = asyncio.create_task(memory.watch({1}))
     try:
         async with asyncio.timeout(60):
-            memory.of("ipv4:10.0.0.1:1").hold(GIVE_BACK_BYTES)
+            memory.find_connection("ipv4:10.0.0.1:1").hold(GIVE_BACK_BYTES)
             await given.wait()
             if not there:
                 given.clear()
                 found.clear()
                 await given.wait()
-                assert memory.held == 0
+                assert memory.held_bytes == 0
     finally:
         await ended(task)
