@@ -105,43 +105,38 @@ def principal_of(request: web.Request) -> Principal:
 
 
 class Access:
-    """Asks the node's authorizer what the principal of a request may do."""
+    """Asks the node's authorizer what the principal of a request may do with a topic, group, transactional id or node.
+
+    The methods named ``require`` raise RequestError unless that is allowed, whether or not the thing exists.
+    """
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._allows = authorizer.allows
 
     def topic(self, request: web.Request, operation: Operation, name: str) -> bool:
-        """Return whether the request's principal may perform ``operation`` on a topic."""
         return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.TOPIC, name))
 
     def group(self, request: web.Request, operation: Operation, name: str) -> bool:
-        """Return whether the request's principal may perform ``operation`` on a group."""
         return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.GROUP, name))
 
     def transaction(self, request: web.Request, operation: Operation, name: str) -> bool:
-        """Return whether the request's principal may perform ``operation`` on a transactional id."""
         return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.TRANSACTIONAL_ID, name))
 
     def node(self, request: web.Request, operation: Operation) -> bool:
-        """Return whether the request's principal may perform ``operation`` on the node."""
         return self._allows(request[_PRINCIPAL], operation, NODE)
 
     def require_topic(self, request: web.Request, operation: Operation, name: str) -> None:
-        """Raise RequestError unless the operation on a topic is allowed, whether or not the topic exists."""
         if not self.topic(request, operation, name):
             raise RequestError(f"you may not {operation.value} topic {name!r}", 403)
 
     def require_group(self, request: web.Request, operation: Operation, name: str) -> None:
-        """Raise RequestError unless the operation on a group is allowed, whether or not the group exists."""
         if not self.group(request, operation, name):
             raise RequestError(f"you may not {operation.value} group {name!r}", 403)
 
     def require_transaction(self, request: web.Request, operation: Operation, name: str) -> None:
-        """Raise RequestError unless the operation on a transactional id is allowed, whether or not the id exists."""
         if not self.transaction(request, operation, name):
             raise RequestError(f"you may not {operation.value} transactional id {name!r}", 403)
 
     def require_node(self, request: web.Request, operation: Operation) -> None:
-        """Raise RequestError unless the operation on the node is allowed."""
         if not self.node(request, operation):
             raise RequestError(f"you may not {operation.value} the node", 403)
