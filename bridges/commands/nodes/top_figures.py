@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO, TypeVar, cast
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from prometheus_client.parser import text_fd_to_metric_families
 
 _Key = TypeVar("_Key", str, float)
@@ -38,13 +38,13 @@ class Flow(Struct):
         """Return the traffic per second since ``before``. A counter that has restarted, with its node, counts
         from 0.
         """
-        now, then = self, before
-        return Flow(
-            _rate(now.records_in, then.records_in, seconds),
-            _rate(now.bytes_in, then.bytes_in, seconds),
-            _rate(now.records_out, then.records_out, seconds),
-            _rate(now.bytes_out, then.bytes_out, seconds),
-        )
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return Flow(*(_rate(now, then, seconds) for now, then in pairs))
+
+    def add(self, other: Flow) -> None:
+        """Add the traffic of another node or front."""
+        for way in self.__struct_fields__:
+            setattr(self, way, getattr(self, way) + getattr(other, way))
 
 
 class Scrape(Struct):
@@ -149,8 +149,7 @@ def together(scrapes: Mapping[str, Scrape]) -> Scrape:
     for one in scrapes.values():
         for mine, theirs in ((found.fronts, one.fronts), (found.topics, one.topics)):
             for name, flow in theirs.items():
-                for way in flow.__struct_fields__:
-                    setattr(mine[name], way, getattr(mine[name], way) + getattr(flow, way))
+                mine[name].add(flow)
         _add_up(found.lag, one.lag)
         _add_up(found.requests, one.requests)
         _add_up(found.errors, one.errors)
@@ -181,8 +180,7 @@ def all_figures(before: Mapping[str, Scrape], now: Mapping[str, Scrape], unheard
         one = figures(before[name], now[name])
         flow = Flow()
         for protocol in one.protocols:
-            for way in flow.__struct_fields__:
-                setattr(flow, way, getattr(flow, way) + getattr(protocol.flow, way))
+            flow.add(protocol.flow)
         clients = sum(protocol.connections for protocol in one.protocols)
         members.append(Member(name, clients, one.cpu, one.resident_bytes, one.stall_s, flow))
     return replace(whole, nodes=members, unheard=unheard)
