@@ -150,7 +150,6 @@ class KitNode:
         self.node = node
 
     def address(self, listener: str) -> tuple[str, int]:
-        """Return the host and port of a listener."""
         found = self.node.addresses[listener]
         return found.host, found.port
 

@@ -45,7 +45,6 @@ class Life:
         return self.phase is Phase.SERVING
 
     def begin_serving(self) -> None:
-        """Enter the phase SERVING."""
         self.phase, self.served_ms = Phase.SERVING, time.time_ns() // 1_000_000
 
     def fail(self, reason: str) -> None:

@@ -133,7 +133,6 @@ class Metrics:
         """Operations that the access rules have denied."""
 
     def front(self, name: str) -> FrontMetrics:
-        """Return the counters of the front called ``name``."""
         metrics = self.fronts.get(name)
         if metrics is None:
             metrics = self.fronts[name] = FrontMetrics(name)

@@ -161,7 +161,6 @@ class Authenticator:
 
     @property
     def users(self) -> Users:
-        """Return the known users, by name."""
         return self._users
 
     def scram(self, mechanism: str) -> ScramExchange:

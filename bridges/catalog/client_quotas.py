@@ -43,7 +43,6 @@ class ClientQuotas:
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read the stored quotas."""
         self._db.changes.mirror(_FOLLOWED, _read, self._follow)
         rows = await self._db.run(_all_rows)
         async for some in portions(rows):

@@ -150,7 +150,6 @@ def between_or(low: int, high: int, extra: int) -> Callable[[Any], None]:
 
 
 def one_of(*choices: str) -> Callable[[Any], None]:
-    """Return a check for one of ``choices``."""
 
     def check(value: str) -> None:
         if value not in choices:

@@ -95,7 +95,6 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 def totals(connection: Connection) -> Totals:
-    """Read the totals of the database."""
     row = connection.execute(_TOTALS).fetchone()
     return Totals() if row is None else Totals(*row)
 
@@ -238,7 +237,6 @@ def _covers(mark: Mark, other: Mark) -> bool:
 
 
 def database_went_back(now: Totals, known: Totals) -> str:
-    """Return the error for a database that has gone back."""
     return (
         f"the database has gone back: it is at version {now.version}, start {now.starts} and epoch "
         f"{now.epoch}, and was at {known.version}, {known.starts} and {known.epoch} or later heartbeats, so numbers "
@@ -247,5 +245,4 @@ def database_went_back(now: Totals, known: Totals) -> str:
 
 
 def bucket_went_back(url: str) -> str:
-    """Return the error for a bucket that has gone back."""
     return f"{url} has gone back: it has not what was put there before, so acknowledged records are lost: {_REMEDY}"

@@ -110,5 +110,4 @@ def _refused(reason: str, status: int) -> web.Response:
 
 
 def _as_response(refused: web.HTTPException) -> web.Response:
-    """Return the response that an HTTP exception stands for."""
     return web.Response(status=refused.status, reason=refused.reason, headers=refused.headers, body=refused.body)

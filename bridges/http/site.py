@@ -324,7 +324,6 @@ class HttpSite:
             gated.transport.abort()
 
     def forget(self, gated: _Gated) -> None:
-        """Forget a connection that has ended."""
         if gated.transport is not None and self._open.pop(gated.transport, None) is not None:
             self._observer.connection_closed()
         self._owing.pop(gated, None)

@@ -158,7 +158,6 @@ class Limiter:
         return self._find(entity, whose)
 
     def bucket_at(self, host: str) -> QuotaBucket | None:
-        """Return the bucket of an address, None if no quota binds it."""
         entity = self._rules.decides_at(self.key, host)
         return None if entity is None else self._find(entity, Entity(ip=host))
 
@@ -274,7 +273,6 @@ class Throttle:
                 self._wait(bucket)
 
     def leave(self) -> None:
-        """Stop waiting."""
         bucket, self._bucket = self._bucket, None
         if bucket is not None:
             bucket.leave(self._go)

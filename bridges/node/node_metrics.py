@@ -179,7 +179,6 @@ def _started() -> float:
 
 
 def process_metrics() -> Iterator[Metric]:
-    """Yield metrics that every process has."""
     text = "Always 1; the labels are the versions of Anabranch and Python, and the commit of Anabranch."
     build = (VERSION, platform.python_version(), find_commit() or "")
     yield values("anabranch_build_info", text, ("version", "python", "commit"), {build: 1})

@@ -237,7 +237,6 @@ class Peers:
         return lane
 
     def close_stream(self, member: Member, stream: PeerStream) -> None:
-        """Close a stream that this node has opened."""
         streams = self._opened.get(member.start)
         if streams is not None:
             streams.discard(stream)

@@ -189,7 +189,6 @@ class History:
         return True
 
     def forget(self, family: str, keys: Iterable[Hashable]) -> None:
-        """Drop the series of these keys."""
         for key in keys:
             if self._families[family].pop(key, None) is not None:
                 self._held(-SERIES_BYTES)

@@ -408,7 +408,6 @@ class ByteSearch:
         return await self._works.run(work, batch.end_offset - batch.base_offset)
 
     async def close(self) -> None:
-        """Stop all counts."""
         await self._asked.close()
         tasks = self._counting.tasks
         for task in tasks:

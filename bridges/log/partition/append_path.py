@@ -137,7 +137,6 @@ class AppendPath:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of batches in flight."""
         return len(self._pending)
 
     def take(self, writer: Writer) -> None:

@@ -384,7 +384,6 @@ class LogElsewhere:
             self._watching = self._all.tasks.spawn(self._watch())
 
     def remove_waiter(self, waiter: Any) -> None:
-        """Stop calling ``waiter``."""
         self._waiters.pop(waiter, None)
         if not self._waiters and self._watching is not None:
             self._watching.cancel()

@@ -159,7 +159,6 @@ class OffsetIndex:
 
     @property
     def starts(self) -> list[int]:
-        """Return the first offset of each row."""
         return list(self._offsets)
 
     def resize(self, sizes: Sequence[int]) -> None:

@@ -108,7 +108,6 @@ class PartitionState:
         return found, end
 
     def drop_before(self, offset: int) -> None:
-        """Forget the state of offsets below ``offset``."""
         self.index.drop_before(offset)
         self.transactions.drop_before(offset)
         if self.unread < offset:

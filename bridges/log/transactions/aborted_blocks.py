@@ -252,7 +252,6 @@ class AbortedBlocks(StreamRows):
         self._cached -= self._order.pop((stream_id, start))
 
     def drop(self, stream_id: int) -> None:
-        """Evict all windows of a stream."""
         for window in list(self._windows.get(stream_id, ())):
             self._remove(stream_id, window.start)
 

@@ -112,7 +112,6 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
 
     @property
     def place_count(self) -> int:
-        """Return the number of partitions."""
         return sum(map(len, self.places.values()))
 
 

@@ -43,7 +43,6 @@ class Worker(Struct, frozen=True):
 
 
 def store_of(directory: DataDirectory, number: int) -> Path:
-    """Return the directory of worker ``number``'s store."""
     return directory.backend if number == 0 else directory.path / f"sbp-{number}"
 
 
