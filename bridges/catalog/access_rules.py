@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.run.turns import portions
-from anabranch_kit.sql.connection import upsert
 from bridges.auth import Operation, ResourceKind
 from bridges.auth.rules import Pattern, Rule, RuleFilter, Rules
+from bridges.catalog.database.following import KeyedRows
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
     from anabranch_kit.sql.connection import Connection
     from bridges.catalog.database.sql import Database
 
-_COLUMNS = "kind, pattern, name, principal, host, operation, allow"
-_IS_RULE = " AND ".join(f"{name} = ?" for name in _COLUMNS.split(", "))
+_ROWS = KeyedRows("access_rules", "kind pattern name principal host operation allow")
 _FOLLOWED = "access rule"
 _Row = tuple[str, str, str, str, str, str, int]
 
@@ -41,8 +40,8 @@ class AccessRules:
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
-        self._db.changes.mirror(_FOLLOWED, _read, self._follow)
-        rows = await self._db.run(_all_rows)
+        self._db.changes.mirror(_FOLLOWED, _ROWS.read, self._follow)
+        rows = await self._db.run(_ROWS.read)
         async for some in portions(rows):
             for row in some:
                 self.rules.add(_rule(row))
@@ -59,12 +58,11 @@ class AccessRules:
                 raise TooManyRules(f"there are {len(self.rules)} rules, and at most {self._most} are kept")
             if new:
                 rows = list(map(_row, new))
-                query = upsert("access_rules", _COLUMNS.replace(",", ""))
-                mark = self._db.changes.mark(_FOLLOWED, map(_name, rows))
+                mark = self._db.changes.mark(_FOLLOWED, map(json.dumps, rows))
 
                 def write(connection: Connection) -> None:
                     mark(connection)
-                    connection.executemany(query, rows)
+                    connection.executemany(_ROWS.store, rows)
 
                 await self._db.run(
                     write,
@@ -88,13 +86,12 @@ class AccessRules:
             gone = list(dict.fromkeys(rule for taken in found for rule in taken))
             if gone:
                 rows = list(map(_row, gone))
-                query = f"DELETE FROM access_rules WHERE {_IS_RULE}"
-                note = self._db.changes.note(_FOLLOWED, map(_name, rows))
+                note = self._db.changes.note(_FOLLOWED, map(json.dumps, rows))
 
                 def write(connection: Connection) -> None:
                     overtaken(connection)
                     note(connection)
-                    connection.executemany(query, rows)
+                    connection.executemany(_ROWS.drop, rows)
 
                 await self._db.run(
                     write,
@@ -116,30 +113,13 @@ class AccessRules:
         for told in self.on_change:
             told()
 
-    def _follow(self, found: list[_Row], names: Collection[str] | None) -> None:
+    def _follow(self, found: list[tuple[Any, ...]], names: Collection[str] | None) -> None:
         now = {_rule(row) for row in found}
         concerned = list(self.rules) if names is None else [_rule(json.loads(name)) for name in names]
         for rule in concerned:
             if rule not in now and rule in self.rules:
                 self.rules.remove(rule)
         self._hold(list(now), self.rules.add)
-
-
-def _all_rows(connection: Connection) -> list[_Row]:
-    return connection.execute(f"SELECT {_COLUMNS} FROM access_rules").fetchall()
-
-
-def _read(connection: Connection, names: Collection[str] | None) -> list[_Row]:
-    """Return the rows of the rules with these names that still exist, or of all rules (None)."""
-    if names is None:
-        return _all_rows(connection)
-    query = f"SELECT {_COLUMNS} FROM access_rules WHERE {_IS_RULE}"
-    return [row for name in names for row in connection.execute(query, json.loads(name)).fetchall()]
-
-
-def _name(row: _Row) -> str:
-    """Return the name under which a rule is announced to other nodes: its row as JSON."""
-    return json.dumps(row)
 
 
 def _row(rule: Rule) -> _Row:
@@ -154,6 +134,6 @@ def _row(rule: Rule) -> _Row:
     )
 
 
-def _rule(row: _Row) -> Rule:
+def _rule(row: tuple[Any, ...]) -> Rule:
     kind, pattern, name, principal, host, operation, allow = row
     return Rule(ResourceKind[kind], Pattern[pattern], name, principal, host, Operation[operation], bool(allow))

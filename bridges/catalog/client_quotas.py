@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.run.turns import portions
-from anabranch_kit.sql.connection import upsert
 from bridges.auth.quotas import DEFAULT, FIELDS, Entity, QuotaKey, QuotaRules
+from bridges.catalog.database.following import KeyedRows
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
     from bridges.catalog.database.sql import Connection, Database
 
 _FOLLOWED = "quotas"
-_NAMES = "user_name client_id ip quota"
-_COLUMNS = f"{_NAMES} value".replace(" ", ", ")
-_IS_QUOTA = " AND ".join(f"{name} = ?" for name in _NAMES.split())
-_Row = tuple[str, str, str, str, str]
+_ROWS = KeyedRows("client_quotas", "user_name client_id ip quota", "value")
 
 Change = tuple[Entity, QuotaKey, float | None]
 """The new value of a quota; None removes it."""
@@ -43,8 +40,8 @@ class ClientQuotas:
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
-        self._db.changes.mirror(_FOLLOWED, _read, self._follow)
-        rows = await self._db.run(_all_rows)
+        self._db.changes.mirror(_FOLLOWED, _ROWS.read, self._follow)
+        rows = await self._db.run(_ROWS.read)
         async for some in portions(rows):
             for *parts, key, value in some:
                 self.rules.put(Entity(*map(_part, parts)), QuotaKey(key), float(value))
@@ -75,12 +72,11 @@ class ClientQuotas:
             if not put and not gone:
                 return
             mark = self._db.changes.mark(_FOLLOWED, [json.dumps(row[:4]) for row in (*put, *gone)])
-            drop = f"DELETE FROM client_quotas WHERE {_IS_QUOTA}"
 
             def store(connection: Connection) -> None:
                 mark(connection)
-                connection.executemany(upsert("client_quotas", _NAMES, "value"), put)
-                connection.executemany(drop, gone)
+                connection.executemany(_ROWS.store, put)
+                connection.executemany(_ROWS.drop, gone)
 
             await self._db.run(store, flush=True, frees=more <= 0, then=lambda _: self._hold(wanted))
 
@@ -104,7 +100,7 @@ class ClientQuotas:
                         found.append((entity, dict(values)))
         return found
 
-    def _follow(self, found: list[_Row], names: Collection[str] | None) -> None:
+    def _follow(self, found: list[tuple[Any, ...]], names: Collection[str] | None) -> None:
         """Apply changes by other nodes to the quotas with these names, or to all (None)."""
         wanted: dict[tuple[Entity, QuotaKey], float | None] = {}
         if names is None:
@@ -120,18 +116,6 @@ class ClientQuotas:
         for (entity, key), value in wanted.items():
             self.rules.put(entity, key, value)
         self._changed()
-
-
-def _all_rows(connection: Connection) -> list[_Row]:
-    return connection.execute(f"SELECT {_COLUMNS} FROM client_quotas").fetchall()
-
-
-def _read(connection: Connection, names: Collection[str] | None) -> list[_Row]:
-    """Return the rows of the quotas with these names that still exist, or of all quotas (None)."""
-    if names is None:
-        return _all_rows(connection)
-    query = f"SELECT {_COLUMNS} FROM client_quotas WHERE {_IS_QUOTA}"
-    return [row for name in names for row in connection.execute(query, json.loads(name)).fetchall()]
 
 
 def _column(part: str | None) -> str:

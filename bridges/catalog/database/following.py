@@ -30,6 +30,7 @@ connection is down is lost.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
@@ -39,6 +40,7 @@ import structlog
 from msgspec import Struct
 
 from anabranch_kit.run.task_set import TaskSet
+from anabranch_kit.sql.connection import upsert
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
@@ -272,3 +274,23 @@ def rows_named(connection: Connection, query: str, key: str, names: Collection[s
         part = wanted[first : first + _NAMES_PER_QUERY]
         found += connection.execute(f"{query} WHERE {key} IN ({', '.join('?' * len(part))})", part)
     return found
+
+
+class KeyedRows:
+    """The rows of a followed table that are announced by their ``key``, as JSON."""
+
+    def __init__(self, table: str, key: str, value: str = "") -> None:
+        """``key`` and ``value`` name the columns of a row, in this order."""
+        self._select = f"SELECT {', '.join([*key.split(), *value.split()])} FROM {table}"
+        self._is_one = " AND ".join(f"{column} = ?" for column in key.split())
+        self.store = upsert(table, key, value)
+        """The statement that stores a row."""
+        self.drop = f"DELETE FROM {table} WHERE {self._is_one}"
+        """The statement that deletes the row with a key."""
+
+    def read(self, connection: Connection, names: Collection[str] | None = None) -> list[tuple[Any, ...]]:
+        """Return the rows with these names that still exist, or all rows."""
+        if names is None:
+            return connection.execute(self._select).fetchall()
+        query = f"{self._select} WHERE {self._is_one}"
+        return [row for name in names for row in connection.execute(query, json.loads(name)).fetchall()]
