@@ -78,7 +78,7 @@ class QuotaBucket:
         """Leave the queue. Does nothing if ``released`` is not in it."""
         since = self._queue.pop(released, None)
         if since is not None:
-            self._limiter.waited(self._limiter.clock() - since)
+            self._limiter.count_wait(self._limiter.clock() - since)
 
     def release(self) -> None:
         """Have all waiting clients look again under which quota they fall."""
@@ -101,7 +101,7 @@ class QuotaBucket:
     def _next(self) -> None:
         released, since = next(iter(self._queue.items()))
         del self._queue[released]
-        self._limiter.waited(self._limiter.clock() - since)
+        self._limiter.count_wait(self._limiter.clock() - since)
         self._limiter.barrier.call("client that waited for its quota", released)
 
     def _serve(self) -> None:
@@ -168,7 +168,7 @@ class Limiter:
             bucket.release()
         self._shared.clear()
 
-    def waited(self, seconds: float) -> None:
+    def count_wait(self, seconds: float) -> None:
         """Count a wait that has ended."""
         self.waiting -= 1
         self.throttled += 1
