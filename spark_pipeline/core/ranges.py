@@ -44,7 +44,6 @@ class OffsetRange:
 
     @property
     def part(self) -> TopicPartition:
-        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
     def within(self, start: int, end: int) -> OffsetRange:

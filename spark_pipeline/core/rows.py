@@ -74,7 +74,6 @@ class Columns:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the Arrow schema."""
         return pa.schema([pa.field(name, TYPES[name]) for name in self.names])
 
     def __contains__(self, name: object) -> bool:

@@ -69,7 +69,6 @@ class Importer:
         self._root = f"/v1/imports/{quote(migration, safe='')}"
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def defaults(self) -> Defaults:
@@ -88,7 +87,6 @@ class Importer:
         return _state(self._post(self._topic(topic), asked))
 
     def state(self, topic: str) -> ImportState:
-        """Return the state of the topic."""
         with as_pipeline_errors():
             return _state(self._client.get(self._topic(topic)))
 

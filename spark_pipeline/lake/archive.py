@@ -136,7 +136,6 @@ class Archive:
         return archive
 
     def make_tables(self) -> None:
-        """Create the missing tables."""
         for table in self.tables.values():
             table.make()
 

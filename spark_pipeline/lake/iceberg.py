@@ -199,8 +199,6 @@ class IcebergRecords:
         return found
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
-        """See Table."""
-
         def step(table: IcebergTable) -> None:
             self.crash("before-replace")
             self._change(table, old, new, {}, {"anabranch.replaced": "compacted" if same_records else "expired"})

@@ -70,7 +70,6 @@ class Store:
         return Store(f"{self.url}/{name}")
 
     def filesystem(self) -> Any:
-        """Return the file system of pyarrow."""
         if self.local:
             return pafs.LocalFileSystem()
         address = _s3_address()

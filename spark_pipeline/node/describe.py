@@ -323,7 +323,6 @@ class DescribeHandlers:
 
 
 def register(app: web.Application, core: PipelineCore) -> None:
-    """Add the routes of this module."""
     handlers = DescribeHandlers(core)
     app.router.add_get("/v1/node", handlers.node)
     app.router.add_get("/v1/defaults", handlers.defaults)

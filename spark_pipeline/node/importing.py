@@ -351,7 +351,6 @@ async def _told_as_conflicts(request: web.Request, handler: Any) -> web.StreamRe
 
 
 def register(app: web.Application, core: PipelineCore) -> None:
-    """Add the routes of migrations."""
     handlers = ImportHandlers(core)
     app.middlewares.append(_told_as_conflicts)
     place = "/v1/imports/{migration}"

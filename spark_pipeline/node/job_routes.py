@@ -73,7 +73,6 @@ class JobHandlers:
 
 
 def register(app: web.Application, core: PipelineCore) -> None:
-    """Add the routes of this module."""
     handlers = JobHandlers(core)
     app.cleanup_ctx.append(handlers.running)
     app.router.add_post("/v1/jobs", handlers.report)

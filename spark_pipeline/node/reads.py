@@ -37,8 +37,6 @@ _DAY_S = 86_400
 
 
 def register(app: web.Application, core: PipelineCore) -> None:
-    """Add the routes of this module."""
-
     async def read(request: web.Request) -> web.StreamResponse:
         """Answer with whole durable batches, from the batch that contains ``offset`` up to the last one that begins
         below ``end``.

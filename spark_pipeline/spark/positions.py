@@ -70,7 +70,6 @@ class Finder:
         return sorted(TopicPartition(name, number) for name, info in found.items() for number in info.partitions)
 
     def positions(self, parts: Collection[TopicPartition]) -> dict[TopicPartition, Positions]:
-        """Return the positions of ``parts``."""
         return self._remember(self._source.positions(sorted(parts))) if parts else {}
 
     def _remember(self, told: dict[TopicPartition, Positions]) -> dict[TopicPartition, Positions]:

@@ -314,7 +314,6 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """
 
     def stop(self) -> None:
-        """Close connections."""
         POOL.close()
 
     @contextmanager

@@ -234,7 +234,6 @@ class AnabranchEndpoint(Endpoint):
         }
 
     def close(self) -> None:
-        """Close all connections."""
         self._node.client.close()
         self._forget_streams()
 

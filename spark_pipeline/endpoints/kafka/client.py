@@ -143,7 +143,6 @@ class KafkaClient:
             raise EndpointUnavailable(f"the Kafka cluster {self._config['bootstrap_servers']}: {error}") from error
 
     def close(self) -> None:
-        """Close the connections."""
         admin, self._admin, self._manager = self._admin, None, None
         if admin is not None:
             admin.close()

@@ -60,7 +60,6 @@ class PravegaEndpoint(FramedRecords):
         self._segments: dict[TopicPartition, int] = {}
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     # --- what there is ----------------------------------------------------------------------------------------------

@@ -50,7 +50,6 @@ class YdbEndpoint(FramedRecords):
         self._paths: dict[str, str] = {}
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     # --- what there is ----------------------------------------------------------------------------------------------

@@ -80,7 +80,6 @@ class Told:
     left: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the counters for reports."""
         return {
             "steps": self.steps,
             "records": self.rows,

@@ -75,7 +75,6 @@ class PartitionSeen(Seen):
         return joined
 
     def as_json(self, level: int) -> dict[str, Any]:
-        """Return the findings for reports."""
         told: dict[str, Any] = {
             "topic": self.range.topic,
             "partition": self.range.partition,

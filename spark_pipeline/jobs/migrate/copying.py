@@ -82,7 +82,6 @@ class Copier:
         self._target = Importer(route.target, route.target_options, route.migration)
 
     def close(self) -> None:
-        """Close both connections."""
         self._source.close()
         self._target.close()
 
@@ -284,7 +283,6 @@ class Copying:
             yield
 
     def close(self) -> None:
-        """Close the connections and the engine."""
         idle, self._idle = self._idle, []
         for copier in idle:
             copier.close()

@@ -51,7 +51,6 @@ class Runner:
         self._starts: dict[TopicPartition, int] = {}  # log starts at the target
 
     def close(self) -> None:
-        """Close the connections."""
         self._engine.close()
         self._source.close()
         self._target.close()

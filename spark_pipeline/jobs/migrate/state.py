@@ -102,7 +102,6 @@ class Receipt:
 
     @property
     def part(self) -> TopicPartition:
-        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
 

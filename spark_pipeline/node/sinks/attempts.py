@@ -207,7 +207,6 @@ class Attempts:
         return session
 
     def add(self, attempt: Attempt) -> None:
-        """Add an attempt."""
         self._by_key[attempt.key] = attempt
         attempt.session.attempts[attempt.key] = attempt
         if attempt.nonce:

@@ -214,7 +214,6 @@ class WriteHandlers:
 
 
 def register(app: web.Application, core: PipelineCore) -> None:
-    """Add the routes of this module."""
     handlers = WriteHandlers(core)
     app.cleanup_ctx.append(handlers.running)
     for name in ("begin", "append", "commit", "abort"):
