@@ -213,12 +213,8 @@ class Connection(Client):
             else:
                 self._check(ctx, result)
                 self.answer(ctx, result)
-        except KafkaError as error:
-            self.answer_failure(ctx, error.code, error.message)
-        except LogError as error:
-            self._refuse(ctx, error)
-        except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
-            self.unexpected(ctx)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client gets an answer
+            self._fail(ctx, error)
         return None
 
     async def _await(self, ctx: Context, coroutine: Coroutine[Any, Any, Message | Outcome]) -> None:
@@ -228,12 +224,8 @@ class Connection(Client):
                 self._check(ctx, result)
                 prepared = await self._prepared(ctx, result) if isinstance(result, Message) else None
                 self.answer(ctx, result, prepared)
-        except KafkaError as error:
-            self.answer_failure(ctx, error.code, error.message)
-        except LogError as error:
-            self._refuse(ctx, error)
-        except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
-            self.unexpected(ctx)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client gets an answer
+            self._fail(ctx, error)
 
     async def _prepared(self, ctx: Context, response: Message) -> list[Buffer] | None:
         """Encode a response off the event loop if it has very many elements, and return its bytes; None for any
@@ -263,10 +255,12 @@ class Connection(Client):
         if not ctx._done:
             self.answer_failure(ctx, ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
-    def _refuse(self, ctx: Context, error: LogError) -> None:
-        """Answer an error of the log or the database: a retriable one with a code on which clients retry, any other one
-        as unexpected. Call it in an except clause."""
-        if not error.retriable:
+    def _fail(self, ctx: Context, error: Exception) -> None:
+        """Answer the exception of a handler: a retriable error of the log or the database with a code on which clients
+        retry, any other one but a KafkaError as unexpected. Call it in an except clause."""
+        if isinstance(error, KafkaError):
+            self.answer_failure(ctx, error.code, error.message)
+        elif not isinstance(error, LogError) or not error.retriable:
             self.unexpected(ctx)
         elif not ctx._done:
             self.answer_failure(ctx, code_for(ctx.key, error), str(error))

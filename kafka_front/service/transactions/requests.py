@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
-from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.transactions.coordinator import FENCED, WRONG_STATE
 from kafka_front.wire import messages as m
@@ -62,13 +61,10 @@ class TransactionRequests:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer has an id and an epoch, or neither")
         if request.producer_id != -1:
             expected = (request.producer_id, request.producer_epoch)
-        try:
-            if name is None:
-                return m.InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=0)
-            with _codes_for(ctx):
-                producer = await self._transactions.init(name, request.transaction_timeout_ms, expected)
-        except LogError as error:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        if name is None:
+            return m.InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=0)
+        with _codes_for(ctx):
+            producer = await self._transactions.init(name, request.transaction_timeout_ms, expected)
         return m.InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
     async def add_partitions(self, ctx: Context, request: m.AddPartitionsToTxnRequest) -> m.AddPartitionsToTxnResponse:
@@ -149,13 +145,10 @@ class TransactionRequests:
         self._may_write(ctx, request.transactional_id)
         bumps = ctx.version >= _BUMPS_SINCE
         producer = request.producer_id, request.producer_epoch
-        try:
-            with _codes_for(ctx):
-                after = await self._transactions.end(
-                    request.transactional_id, *producer, commit=request.committed, bumps=bumps
-                )
-        except LogError as error:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        with _codes_for(ctx):
+            after = await self._transactions.end(
+                request.transactional_id, *producer, commit=request.committed, bumps=bumps
+            )
         return m.EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.epoch)
 
     def _may_write(self, ctx: Context, name: str) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
-from bridges.errors import LogError
 from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.requests.describing import describe_groups
 from kafka_front.service.groups.share.group import ShareHeartbeat, ShareMember
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -42,10 +40,7 @@ class ShareMembership:
             ctx.client_id or "",
             f"/{ctx.connection.peer[0]}",
         )
-        try:
-            reply = await self._share.heartbeat(asked)
-        except LogError as error:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        reply = await self._share.heartbeat(asked)
         assignment = reply.assignment
         row = m.ShareGroupHeartbeatResponse.TopicPartitions
         return m.ShareGroupHeartbeatResponse(
