@@ -34,7 +34,6 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs:
         node.catalog,
         node.owners,
         kafka.group,
-        node_id=node.node_id,
         barrier=node.barrier,
         access=access,
         works=node.works,

@@ -58,7 +58,6 @@ class GroupService:
         owners: Ownership,
         settings: KafkaGroupSettings | None = None,
         *,
-        node_id: int = 0,
         barrier: Barrier | None = None,
         access: Access | None = None,
         works: SlicedWorks | None = None,
@@ -67,7 +66,6 @@ class GroupService:
         self.progress = progress
         self.catalog = catalog
         self.settings = settings or KafkaGroupSettings()
-        self.node_id = node_id
         self.access = access or Access(Everybody())
         self._barrier = barrier or Barrier()
         self.runtime = GroupRuntime(

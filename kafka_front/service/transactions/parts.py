@@ -91,7 +91,7 @@ class Parts:
         part.waiting.append((batch, done))
         if not part.asking:
             part.asking = True
-            self._tasks.spawn(self._ask(key, producer, of.epoch, part, to, require))
+            self._tasks.spawn(self._ask(key, producer, part, to, require))
 
     def _submit(
         self, key: Key, producer: _Producer, part: _Part, to: PartitionLog, batch: Batch, done: AppendDone
@@ -114,7 +114,6 @@ class Parts:
         self,
         key: Key,
         producer: _Producer,
-        epoch: int,
         part: _Part,
         to: PartitionLog,
         require: Callable[[], Awaitable[None]],

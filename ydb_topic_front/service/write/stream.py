@@ -264,7 +264,7 @@ class WriteStream:
             if found is None:
                 work = parts_in_slices(body, self._most_records)
                 found = await self._service.node.works.finish(work, size // 1024)
-            self._check(found.codec, arrived)
+            self._check(found.codec)
             if self._producer and arrived - self._bound_at > _BOUND_S:
                 await self._still_bound(arrived)
             assert self._topic is not None
@@ -314,7 +314,7 @@ class WriteStream:
             case _:
                 raise bad_request("the message has no client_message: send a write_request or an update_token_request")
 
-    def _check(self, codec: int, now: float) -> None:
+    def _check(self, codec: int) -> None:
         """Check that the client may still write, and with this codec. Raises YdbError, GrpcRefusal."""
         topic = self._topic
         assert topic is not None
