@@ -28,6 +28,7 @@ _U16 = Struct("<H")
 _U32 = Struct("<I")
 _I32 = Struct("<i")
 _VTABLE_HEAD = Struct("<HH")
+_PLACE = Struct("<qiq")
 
 _TABLE_COST = 16
 _BASE_BUDGET = 4096
@@ -185,6 +186,24 @@ class Blob(Field):
 
     def write(self, writer: Writer, at: int, owner: Any) -> None:
         writer.blob(at, getattr(owner, self.name))
+
+
+class Places(Blob):
+    """(stream, range, offset) for each of some ranges, as a vector of bytes: 20 for each, little-endian."""
+
+    __slots__ = ()
+
+    def absent(self, values: dict[str, Any]) -> None:
+        values[self.name] = ()
+
+    def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
+        data = reader.blob(at)
+        if len(data) % _PLACE.size:
+            raise DecodeError(f"{len(data)} bytes of {self.name} are no whole number of ranges")
+        values[self.name] = tuple(_PLACE.iter_unpack(data))
+
+    def write(self, writer: Writer, at: int, owner: Any) -> None:
+        writer.blob(at, b"".join([_PLACE.pack(*one) for one in getattr(owner, self.name)]))
 
 
 class Sub(Field):

@@ -14,14 +14,12 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
-import msgspec
-
 from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.wire import model as m
 from sbp_back.wire.base import Manners
 from sbp_back.wire.entry import entry_crc, parse_entries
-from sbp_back.wire.flat import Blob, Inner, Sub, Table, Tables, Text, Unused, flag, i8, i16, i32, i64
+from sbp_back.wire.flat import Blob, Inner, Places, Sub, Table, Tables, Text, Unused, flag, i8, i16, i32, i64
 from sbp_back.wire.frame import FLAG_SYSTEM_ERROR, RESPONSE_FLAGS, SYSTEM_ERROR_FLAGS
 
 MAX_REQUEST_HEADER = 64 * 1024
@@ -72,31 +70,6 @@ OBJECT_METADATA = Table(
 )
 APPEND_RESULT = Table(m.AppendResult, Sub("status", STATUS, required=True), i64("timestamp_ms"))
 
-
-class AppendHeader(msgspec.Struct):
-    """Header of an APPEND request. ``confirmed`` is ours: see :class:`~sbp_back.wire.model.AppendRequest`; 20 bytes
-    each, little-endian.
-    """
-
-    timeout_ms: int = 0
-    confirmed: bytes = b""
-
-
-class AdoptHeader(msgspec.Struct):
-    """Header of an ADOPT_SERVER request. ``ends``: see :class:`~sbp_back.wire.model.AdoptServerRequest`; 20 bytes each,
-    little-endian.
-    """
-
-    server_id: int = -1
-    by: int = -1
-    ends: bytes = b""
-    last: bool = False
-    timeout_ms: int = 0
-
-
-_CONFIRMED = Struct("<qiq")
-_END = Struct("<qiq")
-
 _TIMEOUT = i32("timeout_ms")
 _THROTTLE = i32("throttle_ms")
 _STATUS = Sub("status", STATUS, required=True)
@@ -104,7 +77,7 @@ _STATUS = Sub("status", STATUS, required=True)
 REQUESTS: dict[int, Table] = {
     m.Opcode.HEARTBEAT: Table(m.HeartbeatRequest, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER)),
     m.Opcode.ALLOCATE_ID: Table(m.AllocateIdRequest, _TIMEOUT, Text("host", required=True)),
-    m.Opcode.APPEND: Table(AppendHeader, _TIMEOUT, Blob("confirmed")),
+    m.Opcode.APPEND: Table(m.AppendRequest, _TIMEOUT, Places("confirmed")),
     m.Opcode.FETCH: Table(
         m.FetchRequest,
         i32("max_wait_ms"),
@@ -126,7 +99,7 @@ REQUESTS: dict[int, Table] = {
     m.Opcode.DESCRIBE_STREAM: Table(m.DescribeStreamRequest, _TIMEOUT, i64("stream_id")),
     m.Opcode.TRIM_STREAM: Table(m.TrimStreamRequest, _TIMEOUT, i64("stream_id", -1), i64("min_offset")),
     m.Opcode.ADOPT_SERVER: Table(
-        AdoptHeader, _TIMEOUT, i32("server_id", -1), i32("by", -1), Blob("ends"), flag("last")
+        m.AdoptServerRequest, _TIMEOUT, i32("server_id", -1), i32("by", -1), Places("ends"), flag("last")
     ),
     m.Opcode.SHOW_TICKET: Table(m.ShowTicketRequest, _TIMEOUT, Text("ticket", required=True)),
     # The schema does not require the object, but without one nothing is committed.
@@ -182,7 +155,6 @@ UNSERVED = frozenset({m.Opcode.SYNC_RANGE, m.Opcode.LIST_RESOURCE, m.Opcode.WATC
 
 OPCODES: dict[Any, int] = {m.PingRequest: m.Opcode.PING, m.GoAway: m.Opcode.GOAWAY}
 OPCODES.update((table.make, opcode) for opcode, table in REQUESTS.items())
-OPCODES[m.AdoptServerRequest] = m.Opcode.ADOPT_SERVER
 
 
 class DialectV02:
@@ -193,8 +165,7 @@ class DialectV02:
 
     def encode_request(self, request: m.Request) -> tuple[int, bytes, Sequence[Buffer]]:
         if type(request) is m.AppendRequest:
-            header = pack_append_request(request.timeout_ms, request.confirmed)
-            return m.Opcode.APPEND, header, _entry_parts(request.entries)
+            return m.Opcode.APPEND, pack_append_request(request), _entry_parts(request.entries)
         if type(request) is m.FetchRequest:
             return m.Opcode.FETCH, pack_fetch_request(request), ()
         opcode = OPCODES.get(type(request))
@@ -204,23 +175,20 @@ class DialectV02:
             return opcode, request.header, (request.payload,) if request.payload else ()
         if opcode == m.Opcode.GOAWAY:
             return opcode, b"", ()
-        if isinstance(request, m.AdoptServerRequest):
-            return opcode, pack_adopt_request(request), ()
         return opcode, REQUESTS[opcode].write(request), ()
 
     def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> m.Request:
         if opcode == m.Opcode.APPEND:
             entries = _entries(payload, crc, MAX_APPEND_ENTRIES)
-            timeout_ms, confirmed = unpack_append_request(header)
-            return m.AppendRequest(timeout_ms, entries, confirmed)
+            append = unpack_append_request(header)
+            append.entries = entries
+            return append
         if opcode == m.Opcode.FETCH:
             return unpack_fetch_request(header)
         if opcode == m.Opcode.PING:
             return m.PingRequest(bytes(header), bytes(payload))
         if opcode == m.Opcode.GOAWAY:
             return m.GoAway()
-        if opcode == m.Opcode.ADOPT_SERVER:
-            return unpack_adopt_request(header)
         table = REQUESTS.get(opcode)
         if table is None:
             if opcode in UNSERVED:
@@ -302,40 +270,21 @@ _FETCH_RANGE_FIXED = Struct("<10Hi").pack(20, 44, 4, 12, 36, 20, 28, 0, 40, 41, 
 _FETCH_REQUEST = Struct("<24sqqiIii24sqqqqibb2x")
 
 
-def pack_append_request(timeout_ms: int, confirmed: Sequence[tuple[int, int, int]] = ()) -> bytes:
-    """Encode the header of an APPEND request."""
-    if confirmed:
-        told = b"".join([_CONFIRMED.pack(*one) for one in confirmed])
-        return REQUESTS[m.Opcode.APPEND].write(AppendHeader(timeout_ms, told))
-    return _APPEND_REQUEST.pack(_APPEND_REQUEST_FIXED, timeout_ms)
+def pack_append_request(request: m.AppendRequest) -> bytes:
+    """Encode the header of an APPEND request; its entries are the payload."""
+    if request.confirmed:
+        return REQUESTS[m.Opcode.APPEND].write(request)
+    return _APPEND_REQUEST.pack(_APPEND_REQUEST_FIXED, request.timeout_ms)
 
 
-def unpack_append_request(header: Buffer) -> tuple[int, Sequence[tuple[int, int, int]]]:
-    """Decode ``timeout_ms`` and ``confirmed`` of an APPEND request's header. Raises ``DecodeError``."""
+def unpack_append_request(header: Buffer) -> m.AppendRequest:
+    """Decode an APPEND request without its entries. Raises ``DecodeError``."""
     if len(header) == _APPEND_REQUEST.size:
         fixed, timeout_ms = _APPEND_REQUEST.unpack(header)
         if fixed == _APPEND_REQUEST_FIXED:
-            return int(timeout_ms), ()
-    read: AppendHeader = REQUESTS[m.Opcode.APPEND].read(_request_header(header))
-    if len(read.confirmed) % _CONFIRMED.size:
-        raise DecodeError(f"{len(read.confirmed)} bytes of what is confirmed are no whole number of ranges")
-    return read.timeout_ms, list(_CONFIRMED.iter_unpack(read.confirmed)) if read.confirmed else ()
-
-
-def pack_adopt_request(request: m.AdoptServerRequest) -> bytes:
-    """Encode the header of an ADOPT_SERVER request."""
-    ends = b"".join([_END.pack(*one) for one in request.ends])
-    header = AdoptHeader(request.server_id, request.by, ends, request.last, request.timeout_ms)
-    return REQUESTS[m.Opcode.ADOPT_SERVER].write(header)
-
-
-def unpack_adopt_request(header: Buffer) -> m.AdoptServerRequest:
-    """Undo :func:`pack_adopt_request`. Raises ``DecodeError``."""
-    read: AdoptHeader = REQUESTS[m.Opcode.ADOPT_SERVER].read(_request_header(header))
-    if len(read.ends) % _END.size:
-        raise DecodeError(f"{len(read.ends)} bytes of ends are no whole number of ranges")
-    ends = list(_END.iter_unpack(read.ends))
-    return m.AdoptServerRequest(read.server_id, read.by, ends, read.last, read.timeout_ms)
+            return m.AppendRequest(timeout_ms)
+    request: m.AppendRequest = REQUESTS[m.Opcode.APPEND].read(_request_header(header))
+    return request
 
 
 def pack_fetch_request(request: m.FetchRequest) -> bytes:

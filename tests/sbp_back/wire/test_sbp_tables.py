@@ -26,8 +26,6 @@ from sbp_back.wire.v02 import (
     RESPONSES,
     SYSTEM_ERROR,
     UNSERVED,
-    AdoptHeader,
-    AppendHeader,
     DialectV02,
     pack_append_request,
     pack_append_response,
@@ -116,7 +114,7 @@ CLASSES: dict[str, Any] = {
     "HEARTBEAT": m.HeartbeatResponse,
     "ALLOCATE_ID?": m.AllocateIdRequest,
     "ALLOCATE_ID": m.AllocateIdResponse,
-    "APPEND?": AppendHeader,
+    "APPEND?": m.AppendRequest,
     "APPEND": m.AppendResponse,
     "FETCH?": m.FetchRequest,
     "FETCH": m.FetchResponse,
@@ -136,7 +134,7 @@ CLASSES: dict[str, Any] = {
     "DESCRIBE_STREAM": m.StreamResponse,
     "TRIM_STREAM?": m.TrimStreamRequest,
     "TRIM_STREAM": m.StreamResponse,
-    "ADOPT_SERVER?": AdoptHeader,
+    "ADOPT_SERVER?": m.AdoptServerRequest,
     "ADOPT_SERVER": m.AdoptServerResponse,
     "SHOW_TICKET?": m.ShowTicketRequest,
     "SHOW_TICKET": m.ShowTicketResponse,
@@ -150,7 +148,8 @@ CLASSES: dict[str, Any] = {
     "DESCRIBE_PD": m.DescribePdResponse,
 }
 
-CONFIRMED = Struct("<qiq")
+PLACE = Struct("<qiq")
+PLACES = ("confirmed", "ends")
 
 # Tables whose fields our messages carry flat.
 FLATTENED = {"Criteria", "Cluster"}
@@ -166,7 +165,7 @@ class Oracle(TablesOracle):
     """Of dialect 0.2."""
 
     def values(self, name: str, slot: Slot, full: bool) -> st.SearchStrategy[Any]:
-        if slot.name in ("confirmed", "ends") and slot.kind == "bytes":
+        if slot.name in PLACES:
             return st.lists(st.binary(min_size=20, max_size=20), max_size=3).map(b"".join)
         return super().values(name, slot, full)
 
@@ -198,7 +197,7 @@ def message_value(slot: Slot, value: Any) -> Any:
         return [message(slot.kind.strip("[]"), item) for item in value]
     if slot.kind in SCHEMA and value is not None:
         return message(slot.kind, value)
-    return value
+    return tuple(PLACE.iter_unpack(value)) if slot.name in PLACES else value
 
 
 def encode(name: str, value: Any) -> bytes:
@@ -207,11 +206,6 @@ def encode(name: str, value: Any) -> bytes:
         flags, header, _ = DIALECT.encode_response(Opcode.PING, value)
         assert flags == SYSTEM_ERROR_FLAGS
         return header
-    if name == "APPEND?":
-        value = m.AppendRequest(value.timeout_ms, [], list(CONFIRMED.iter_unpack(value.confirmed)))
-    if name == "ADOPT_SERVER?":
-        ends = list(CONFIRMED.iter_unpack(value.ends))
-        value = m.AdoptServerRequest(value.server_id, value.by, ends, value.last, value.timeout_ms)
     if name.endswith("?"):
         opcode, header, _ = DIALECT.encode_request(value)
         assert opcode == Opcode[name.rstrip("?")]
@@ -222,15 +216,6 @@ def encode(name: str, value: Any) -> bytes:
 def decode(name: str, header: bytes) -> Any:
     if name == "SystemError":
         return DIALECT.decode_response(Opcode.PING, SYSTEM_ERROR_FLAGS, header, b"")
-    if name == "APPEND?":
-        request = DIALECT.decode_request(Opcode.APPEND, header, b"")
-        assert isinstance(request, m.AppendRequest)
-        return AppendHeader(request.timeout_ms, b"".join(CONFIRMED.pack(*one) for one in request.confirmed))
-    if name == "ADOPT_SERVER?":
-        adopted = DIALECT.decode_request(Opcode.ADOPT_SERVER, header, b"")
-        assert isinstance(adopted, m.AdoptServerRequest)
-        ends = b"".join(CONFIRMED.pack(*one) for one in adopted.ends)
-        return AdoptHeader(adopted.server_id, adopted.by, ends, adopted.last, adopted.timeout_ms)
     if name.endswith("?"):
         return DIALECT.decode_request(Opcode[name.rstrip("?")], header, b"")
     return DIALECT.decode_response(Opcode[name], 3, header, b"")
@@ -309,7 +294,7 @@ def test_fields_of_later_schemas_are_skipped() -> None:
 
 
 def test_append_request_header_known_answer() -> None:
-    assert pack_append_request(5000) == bytes.fromhex("0c000000 0000 0600 0800 0400 06000000 88130000")
+    assert pack_append_request(m.AppendRequest(5000)) == bytes.fromhex("0c000000 0000 0600 0800 0400 06000000 88130000")
 
 
 def test_entry_prefix_known_answer() -> None:
@@ -336,12 +321,12 @@ def test_known_answer_of_an_entry_that_tells_what_is_confirmed() -> None:
 
 
 def test_what_is_confirmed_travels_in_the_header_of_an_append() -> None:
-    request = m.AppendRequest(5, [], [(1, 2, 3), (1 << 40, 1 << 20, 1 << 50)])
+    request = m.AppendRequest(5, [], ((1, 2, 3), (1 << 40, 1 << 20, 1 << 50)))
     opcode, header, parts = DIALECT.encode_request(request)
     assert not parts
     assert DIALECT.decode_request(opcode, header, b"") == request
     with pytest.raises(DecodeError):
-        DIALECT.decode_request(opcode, OURS["APPEND?"].write(AppendHeader(5, bytes(19))), b"")
+        DIALECT.decode_request(opcode, oracle_write("APPEND?", {"timeout_ms": 5, "confirmed": bytes(19)}), b"")
 
 
 def test_entry_meta_equals_the_builder() -> None:
