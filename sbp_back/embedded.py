@@ -230,7 +230,7 @@ async def start_embedded(
         for one in options.further:
             at = listening(RANGE_SERVER_LISTENER, options.range_server_listener, one.listen, one.advertise)
             further.append(await serve(await open_store(one.path, one.store), at))
-            pd.driver.give_nothing(further[-1].server.info.server_id)
+            pd.driver.servers.pass_over(further[-1].server.info.server_id)
         client = Client(InProcessCarrier(pd.driver, barrier), connect_to_write, options.client, barrier)
         client.locator = store.locate
         client.gatherer = store

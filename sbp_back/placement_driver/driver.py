@@ -6,10 +6,11 @@ stay in memory. Behaviour: docs/protocols/sbp.md, "Placement driver".
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,11 +18,12 @@ from msgspec import Struct
 
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.task_set import TaskSet
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.servers import Servers
 from sbp_back.placement_driver.state import PdState, StateError, Transaction
-from sbp_back.transport.handler import NO_TICKETS, Reply
+from sbp_back.transport.handler import NO_TICKETS, Answers, Reply
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import pd_name
 
@@ -85,9 +87,11 @@ class PlacementDriver:
         self._state = state
         self._options = options or PlacementDriverOptions()
         self._connect = connect
-        self._servers = Servers(self._options.alive_seconds, clock, rng or random.Random())
-        # Servers whose queue a pass is sending right now, and whether the queue may have grown since it began.
+        self.servers = Servers(self._options.alive_seconds, clock, rng or random.Random())
+        # Servers that are being told their queue, and whether it may have grown since they were sent it.
         self._telling: dict[int, bool] = {}
+        self._news = TaskSet()
+        self._answers = Answers(self._barrier)
         self._closed = False
 
     @property
@@ -108,24 +112,9 @@ class PlacementDriver:
         """Set the advertised address. It is known only after the listener is bound when the system chose its port."""
         self._options.advertise_addr = address
 
-    def alive_servers(self) -> list[int]:
-        return self._servers.alive()
-
-    def give_nothing(self, server_id: int) -> None:
-        """Make no new ranges on a server: another one of its process takes them."""
-        self._servers.pass_over(server_id)
-
     def session(self) -> PdSession:
         """Return a session for a connection of a listener (:class:`~sbp_back.transport.handler.HasSessions`)."""
         return PdSession(self)
-
-    def server_joined(self, server_id: int) -> None:
-        """Note that a range server reports over one more connection."""
-        self._servers.note_connection(server_id)
-
-    def server_left(self, server_id: int) -> None:
-        """Note that a connection over which a range server reported has ended."""
-        self._servers.note_disconnection(server_id)
 
     def handle(self, request: m.Request, reply: Reply) -> None:
         match request:
@@ -135,13 +124,14 @@ class PlacementDriver:
                 self._transact(lambda tx: rules.list_ranges(tx, request), reply, request.stream_id)
             case m.CreateRangeRequest():
                 # All living servers, each the better of two drawn from the rest; the first R of them get the range.
-                chosen = self._servers.choose(len(self._servers.open())) or []
+                chosen = self.servers.choose(len(self.servers.open())) or []
                 # May use the disk's reserve, as a seal does: without a new range nobody can open, and so read, a stream
                 # that was written to on a full disk.
                 made = request.range.stream_id
                 self._transact(lambda tx: rules.create_range(tx, request, chosen), reply, made, frees=True)
             case m.SealRangeRequest(kind=m.SealKind.AT_LEAST):
-                self._promise(request, reply)
+                kept = self.run(lambda tx: rules.promise(tx, request.range, held=False))
+                self._answers.give(reply, self._promise(request.range, kept))
             case m.SealRangeRequest():
                 sealed = partial(self._sealed, reply)
                 self._transact(lambda tx: rules.seal_range(tx, request), sealed, request.range.stream_id, frees=True)
@@ -156,7 +146,7 @@ class PlacementDriver:
                 gone = request.stream_id
                 self._transact(lambda tx: rules.delete_stream(tx, gone), deleted, gone, frees=True)
             case m.TrimStreamRequest():
-                self._trim(request, reply)
+                self._answers.give(reply, self._trim(request, self._cut(request)))
             case m.AllocateIdRequest():
                 self._transact(rules.allocate_id, reply)
             case m.AdoptServerRequest():
@@ -178,19 +168,25 @@ class PlacementDriver:
                 message = f"{type(request).__name__} is not for a placement driver"
                 reply(m.SystemErrorResponse.from_code(ErrorCode.UNSUPPORTED_OPERATION, message))
 
-    async def run(self, work: Callable[[Transaction], T]) -> T:
-        """Run ``work`` in a transaction and return its result, for rules that have no request. Raises ``SbpError``
-        1500.
+    def run(self, work: Callable[[Transaction], T], stream_id: int = -1, *, frees: bool = False) -> Awaitable[T]:
+        """Submit ``work`` to the state at once, and return its result, for rules that have no request. Raises
+        ``SbpError`` 1500.
         """
-        return await awaited(
+        return awaited(
             lambda settle: self._state.submit(
-                work, settle, lambda error: settle(SbpError(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
+                work,
+                settle,
+                lambda error: settle(SbpError(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error))),
+                stream_id=stream_id,
+                frees=frees,
             )
         )
 
     async def close(self) -> None:
         """Answer what was received, then close the state. Idempotent."""
         self._closed = True
+        await self._news.close()
+        await self._answers.drain()
         await self._state.close()
 
     def _transact(
@@ -205,111 +201,77 @@ class PlacementDriver:
 
     # --- trims ------------------------------------------------------------------------------------------------------
 
-    def _trim(self, request: m.TrimStreamRequest, reply: Reply, reached: rules.Reached | None = None) -> None:
-        """Trim a stream. If the offset lies within an open range, its servers are asked first and trim as far as they
-        have data.
-        """
-
-        def trimmed(result: rules.Trimmed) -> None:
-            if result.ask is None or reached is not None:
-                reply(result.response)
-                self.tell_servers()
-            else:
-                self._ask_how_far(request, result.ask, reply)
-
-        self._state.submit(
+    def _cut(self, request: m.TrimStreamRequest, reached: rules.Reached | None = None) -> Awaitable[rules.Trimmed]:
+        return self.run(
             lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset, reached),
-            trimmed,
-            partial(_fail, reply),
             stream_id=request.stream_id,
             frees=True,
         )
 
-    def _ask_how_far(self, request: m.TrimStreamRequest, opened: m.RangeInfo, reply: Reply) -> None:
-        reached = request.min_offset
-        silent: str | None = None
-        waiting = len(opened.servers)
-
-        def answered(server: m.RangeServerInfo, answer: m.Response | ConnectionLost) -> None:
-            nonlocal reached, silent, waiting
-            waiting -= 1
-            code = answer.code if isinstance(answer, ConnectionLost) else answer.status.code
-            if isinstance(answer, m.StreamResponse) and answer.status.ok:
-                told = answer.range
-                ours = told is not None and told.index == opened.index
-                reached = min(reached, told.start if told is not None and ours else opened.start)
-            elif code != ErrorCode.UNSUPPORTED_OPERATION:
-                # 1498: a foreign server that cannot trim says nothing of its data, so its clients have to know.
-                reason = answer if isinstance(answer, ConnectionLost) else answer.status
-                silent = f"range server {server.server_id}: {reason}"
-            if waiting:
-                return
-            if silent is not None:
-                message = f"how far range {opened.index} of stream {opened.stream_id} goes is not known: {silent}"
-                reply(m.StreamResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message)))
-                return
-            self._trim(request, reply, rules.Reached(opened.index, reached))
-
-        self._ask_servers(opened, request, answered)
+    async def _trim(self, request: m.TrimStreamRequest, first: Awaitable[rules.Trimmed]) -> m.StreamResponse:
+        """Trim a stream. If the offset lies within an open range, its servers are asked first and trim as far as they
+        have data.
+        """
+        trimmed = await first
+        if (opened := trimmed.ask) is not None:
+            reached = request.min_offset
+            for asking in self._ask_servers(opened, request):
+                server, answer = await asking
+                if isinstance(answer, m.StreamResponse) and answer.status.ok:
+                    told = answer.range
+                    ours = told is not None and told.index == opened.index
+                    reached = min(reached, told.start if told is not None and ours else opened.start)
+                elif isinstance(answer, ConnectionLost) or answer.status.code != ErrorCode.UNSUPPORTED_OPERATION:
+                    # 1498: a foreign server that cannot trim says nothing of its data, so its clients have to know.
+                    reason = answer if isinstance(answer, ConnectionLost) else answer.status
+                    unknown = f"how far range {opened.index} of stream {opened.stream_id} goes is not known"
+                    message = f"{unknown}: range server {server.server_id}: {reason}"
+                    return m.StreamResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message))
+            trimmed = await self._cut(request, rules.Reached(opened.index, reached))
+        self.tell_servers()
+        return trimmed.response
 
     def _ask_servers(
-        self,
-        opened: m.RangeInfo,
-        request: m.Request,
-        answered: Callable[[m.RangeServerInfo, m.Response | ConnectionLost], None],
-    ) -> None:
-        """Send the request to all servers of a range; ``answered`` is called for each, perhaps before this returns."""
-        for server in list(opened.servers):
+        self, opened: m.RangeInfo, request: m.Request
+    ) -> Iterable[Awaitable[tuple[m.RangeServerInfo, m.Response | ConnectionLost]]]:
+        """Ask all servers of a range at the same time; return their answers as they come."""
+
+        async def ask(server: m.RangeServerInfo) -> tuple[m.RangeServerInfo, m.Response | ConnectionLost]:
             try:
                 if self._connect is None:
                     raise ValueError("there is no way to it")
-                carrier = self._connect(server)
+                return server, await _call(self._connect(server), request)
+            except ConnectionLost as error:
+                return server, error
             except ValueError as error:
-                answered(server, ConnectionLost(str(error)))
-                continue
-            carrier.submit(request, partial(answered, server), _SERVER_TIMEOUT)
+                return server, ConnectionLost(str(error))
+
+        return asyncio.as_completed([ask(server) for server in opened.servers])
 
     # --- promises ---------------------------------------------------------------------------------------------------
 
-    def _promise(self, request: m.SealRangeRequest, reply: Reply) -> None:
+    async def _promise(self, wanted: m.RangeInfo, first: Awaitable[m.RangeResponse | m.RangeInfo]) -> m.RangeResponse:
         """Promise that an open range will not end below an offset, once a server of the range has shown that it has the
         data below it.
         """
-        wanted = request.range
+        result = await first
+        if isinstance(result, m.RangeInfo):
+            if not await self._is_held(result, wanted.end):
+                where = f"range {result.index} of stream {result.stream_id}"
+                message = f"no server of {where} has shown to have {wanted.end - 1}"
+                return m.RangeResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message), result)
+            result = await self.run(lambda tx: rules.promise(tx, wanted, held=True))
+        assert isinstance(result, m.RangeResponse)
+        return result
 
-        def ask_if_held(result: m.RangeResponse | m.RangeInfo) -> None:
-            if isinstance(result, m.RangeResponse):
-                reply(result)
-            else:
-                self._ask_who_holds(result, wanted.end, promise_held, reply)
-
-        def promise_held() -> None:
-            self._state.submit(lambda tx: rules.promise(tx, wanted, held=True), answer_kept, partial(_fail, reply))
-
-        def answer_kept(result: m.RangeResponse | m.RangeInfo) -> None:
-            assert isinstance(result, m.RangeResponse)
-            reply(result)
-
-        self._state.submit(lambda tx: rules.promise(tx, wanted, held=False), ask_if_held, partial(_fail, reply))
-
-    def _ask_who_holds(self, opened: m.RangeInfo, end: int, then: Callable[[], None], reply: Reply) -> None:
-        """Call ``then`` if one of the range's servers has the last offset below ``end``."""
-        request = m.FetchRequest(opened, end - 1, limit=end, max_bytes=1)
-        waiting = len(opened.servers)
-        found = False
-
-        def answered(_: m.RangeServerInfo, answer: m.Response | ConnectionLost) -> None:
-            nonlocal waiting, found
-            waiting -= 1
-            if isinstance(answer, m.FetchResponse) and not found:
-                found = any(entry.base_offset < end <= entry.end_offset for entry in answer.entries)
-                if found:
-                    then()
-            if not waiting and not found:
-                message = f"no server of range {opened.index} of stream {opened.stream_id} has shown to have {end - 1}"
-                reply(m.RangeResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message), opened))
-
-        self._ask_servers(opened, request, answered)
+    async def _is_held(self, opened: m.RangeInfo, end: int) -> bool:
+        """Return whether one of the range's servers has the last offset below ``end``."""
+        for asking in self._ask_servers(opened, m.FetchRequest(opened, end - 1, limit=end, max_bytes=1)):
+            _, answer = await asking
+            entries = answer.entries if isinstance(answer, m.FetchResponse) else []
+            if any(entry.base_offset < end <= entry.end_offset for entry in entries):
+                return True
+        return False
 
     # --- range servers ----------------------------------------------------------------------------------------------
 
@@ -334,7 +296,7 @@ class PlacementDriver:
             reply(response)
             return
         # The answer waits until the address is stored: a range placed on the server must find it.
-        if self._servers.note_report(server, metrics):
+        if self.servers.note_report(server, metrics):
 
             def remember(tx: Transaction) -> m.Response:
                 by = tx.adopted_servers().get(server.server_id)
@@ -362,7 +324,7 @@ class PlacementDriver:
         self, request: m.AdoptServerRequest, reply: Reply, response: m.AdoptServerResponse | m.SystemErrorResponse
     ) -> None:
         if response.status.ok and request.last:
-            self._servers.forget(request.server_id)
+            self.servers.forget(request.server_id)
             self._tell_server(request.by)
         reply(response)
 
@@ -375,71 +337,58 @@ class PlacementDriver:
         """Tell the living range servers (or those named) what they have not confirmed to know: which streams are gone,
         where ranges end, how far streams are trimmed. What fails stays queued for their next sign of life.
         """
-        for server_id in list(self._servers.alive() if server_ids is None else server_ids):
+        for server_id in list(self.servers.alive() if server_ids is None else server_ids):
             self._tell_server(server_id)
 
     def _tell_server(self, server_id: int) -> None:
-        """Send the server its queue, one pass at a time."""
         if self._connect is None or self._closed:
             return
         if server_id in self._telling:
             self._telling[server_id] = True
-            return
+        else:
+            self._news.spawn(self._tell_news(server_id, self._connect))
+
+    async def _tell_news(self, server_id: int, connect: Callable[[m.RangeServerInfo], Carrier]) -> None:
+        """Send the server its queue, and once more where it has taken all and the queue has grown."""
+        again = True
         self._telling[server_id] = False
+        try:
+            while again:
+                self._telling[server_id] = False
+                again = await self._send_news(server_id, connect) and self._telling[server_id]
+        except (SbpError, ValueError) as error:
+            logger.warning("range server %d cannot be told what was decided: %s", server_id, error)
+        except Exception as error:  # noqa: BLE001 - logged and counted; the queue is tried again at the next sign of life
+            self._barrier.caught("telling a range server what was decided", error)
+        finally:
+            del self._telling[server_id]
+
+    async def _send_news(self, server_id: int, connect: Callable[[m.RangeServerInfo], Carrier]) -> bool:
+        """Send the server its queue, and forget what it knows then; return whether that is all."""
 
         def queued(tx: Transaction) -> list[News]:
             first = tx.deletions_of_server(server_id, _MOST_NEWS)
             deletions = [m.DeleteStreamRequest(stream_id) for stream_id in first]
             return [*deletions, *rules.news(tx, server_id, _MOST_NEWS)]
 
-        self._state.submit(
-            queued, partial(self._send_news, server_id), lambda _error: self._end_pass(server_id, complete=False)
-        )
-
-    def _end_pass(self, server_id: int, *, complete: bool) -> None:
-        """End a pass; begin another one if this one succeeded and the queue has grown."""
-        again = self._telling.pop(server_id)
-        if again and complete:
-            self._tell_server(server_id)
-
-    def _send_news(self, server_id: int, requests: list[News]) -> None:
-        server = self._servers.info(server_id)
-        if not requests or server is None or self._connect is None or self._closed:
-            self._end_pass(server_id, complete=True)
-            return
-        try:
-            carrier = self._connect(server)
-        except ValueError as error:
-            logger.warning("range server %d cannot be told what was decided: %s", server_id, error)
-            self._end_pass(server_id, complete=False)
-            return
-        except Exception as error:  # noqa: BLE001 - logged and counted; the queue is tried again at the next sign of life
-            self._barrier.caught("connecting to a range server", error)
-            self._end_pass(server_id, complete=False)
-            return
-        waiting = len(requests)
-        known: list[News] = []
-        if waiting >= _MOST_NEWS:
+        requests = await self.run(queued)
+        server = self.servers.info(server_id)
+        if not requests or server is None:
+            return True
+        if len(requests) >= _MOST_NEWS:
             self._telling[server_id] = True
-
-        def answered(request: News, response: m.Response | ConnectionLost) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if _is_known(server_id, request, response):
+        carrier = connect(server)
+        answers = await asyncio.gather(*(_call(carrier, request) for request in requests), return_exceptions=True)
+        known = []
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, ConnectionLost):
+                    self._barrier.caught("telling a range server what was decided", answer)
+            elif _is_known(server_id, request, answer):
                 known.append(request)
-            if waiting == 0:
-                self._forget_news(server_id, known, complete=len(known) == len(requests))
 
-        for request in requests:
-            try:
-                carrier.submit(request, partial(answered, request), _SERVER_TIMEOUT)
-            except Exception as error:  # noqa: BLE001 - logged and counted; what was not sent stays queued
-                self._barrier.caught("telling a range server what was decided", error)
-                answered(request, ConnectionLost(f"not sent: {error}"))
-
-    def _forget_news(self, server_id: int, requests: list[News], *, complete: bool) -> None:
         def forget(tx: Transaction) -> None:
-            for request in requests:
+            for request in known:
                 match request:
                     case m.DeleteStreamRequest():
                         tx.drop_deletion(server_id, request.stream_id)
@@ -450,19 +399,19 @@ class PlacementDriver:
                         if stream is None or stream.trim_offset <= request.min_offset:
                             tx.drop_news(server_id, request.stream_id, -1)
 
-        def failed(error: StateError) -> None:
-            logger.warning("placement driver: %s", error)
-            self._end_pass(server_id, complete=False)
-
-        self._state.submit(forget, lambda _: self._end_pass(server_id, complete=complete), failed, frees=True)
+        await self.run(forget, frees=True)
+        return len(known) == len(requests)
 
 
-def _is_known(server_id: int, request: News, response: m.Response | ConnectionLost) -> bool:
+def _call(carrier: Carrier, request: m.Request) -> Awaitable[m.Response]:
+    """Send a request at once. The result raises ``ConnectionLost``."""
+    return awaited(lambda settle: carrier.submit(request, settle, _SERVER_TIMEOUT))
+
+
+def _is_known(server_id: int, request: News, response: m.Response) -> bool:
     """Return whether the server now knows what ``request`` tells, or will never accept it, so that repeating would not
     help.
     """
-    if isinstance(response, ConnectionLost):
-        return False
     status = response.status
     if isinstance(request, m.SealRangeRequest) and isinstance(response, m.RangeResponse) and response.range is not None:
         told = request.range
@@ -501,9 +450,9 @@ class PdSession:
             server = request.range_server  # a sign of life of it
         if server is not None and server.server_id not in self._servers:
             self._servers.add(server.server_id)
-            self._driver.server_joined(server.server_id)
+            self._driver.servers.note_connection(server.server_id)
 
     def ended(self) -> None:
         servers, self._servers = self._servers, set()
         for server_id in servers:
-            self._driver.server_left(server_id)
+            self._driver.servers.note_disconnection(server_id)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, runtime_checkable
 
-from sbp_back.errors import ErrorCode
-from sbp_back.wire.model import Request, Response, Status
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.task_set import TaskSet
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.wire.model import Request, Response, Status, SystemErrorResponse
 
 Reply = Callable[[Response], None]
 
@@ -43,3 +46,35 @@ class HasSessions(Protocol):
 
     def session(self) -> Session:
         """Return a session for a new connection."""
+
+
+class Answers(TaskSet):
+    """Tasks that make the answers to requests; each request is answered exactly once, also when its task is
+    cancelled.
+    """
+
+    __slots__ = ("_barrier",)
+
+    def __init__(self, barrier: Barrier) -> None:
+        super().__init__()
+        self._barrier = barrier
+
+    def give(self, reply: Callable[[Any], None], work: Coroutine[Any, Any, Response]) -> None:
+        """Reply with the result of ``work``, or its ``SbpError`` as a system error."""
+
+        def ended(task: asyncio.Task[Response]) -> None:
+            # Reply here, not in the task: a task that is cancelled before its first step never runs.
+            self._barrier.call("reply", reply, self._outcome(task))
+
+        self.spawn(work).add_done_callback(ended)
+
+    def _outcome(self, task: asyncio.Task[Response]) -> Response:
+        if task.cancelled():
+            return SystemErrorResponse.from_code(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if isinstance(error, SbpError):
+            return SystemErrorResponse.from_code(error.code, error.message)
+        self._barrier.caught("answering a request", error)
+        return SystemErrorResponse(DEFECT)

@@ -7,16 +7,15 @@ the placement driver's meaning (seal and open the next range); :class:`RangeServ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from anabranch_kit.run.deadlines import Deadlines
-from anabranch_kit.run.task_set import TaskSet
-from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.transport.handler import DEFECT, Reply
+from sbp_back.errors import ErrorCode
+from sbp_back.transport.handler import Answers, Reply
 from sbp_back.wire import model as w
 from sbp_document.server.appends import Appends
 from sbp_document.server.controls import Controls
@@ -29,8 +28,6 @@ from sbp_document.wire.messages import AppendBatchRequest, FetchBatchRequest, Se
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
 
-_STOPPED = w.SystemErrorResponse.from_code(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")
-
 
 class DocumentServer:
     """Serves listeners of one dialect; all share ``lanes``, ``client`` is one of the same servers. ``pd_addr`` and
@@ -41,14 +38,13 @@ class DocumentServer:
         self.pd_addr = ""
         self.range_server_addr = ""
         self._pd = lanes.pd
-        self._barrier = client.barrier
         self._range_server = lanes.range_server
         self._appends = Appends(lanes)
         self._fetches = Fetches(client)
         self._controls = Controls(lanes, client, lambda: self.range_server_addr)
         self._loop = asyncio.get_running_loop()
         self._deadlines: Deadlines[TimedReply] = Deadlines(self._loop, TimedReply.expire, client.barrier)
-        self._tasks = TaskSet()
+        self._answers = Answers(client.barrier)
 
     def handle(self, request: w.Request, reply: Reply) -> None:
         match request:
@@ -57,7 +53,7 @@ class DocumentServer:
             case FetchBatchRequest():
                 self._fetches.handle(request, reply)
             case w.DocumentRequest():
-                self._start(lambda: self._controls.handle(request), self._timed(request, reply))
+                self._answers.give(self._timed(request, reply), self._controls.handle(request))
             case w.AllocateIdRequest():
                 self._pd.handle(request, self._timed(request, reply))
             case w.PingRequest() | w.GoAway():
@@ -72,7 +68,7 @@ class DocumentServer:
 
     def seal_on_server(self, request: SealRangesRequest, reply: Reply) -> None:
         """Serve the range server's SEAL_RANGES."""
-        self._start(lambda: self._controls.seal_on_server(request), self._timed(request, reply))
+        self._answers.give(self._timed(request, reply), self._controls.seal_on_server(request))
 
     @property
     def waiting_fetches(self) -> int:
@@ -91,7 +87,7 @@ class DocumentServer:
     async def close(self) -> None:
         """Answer requests in flight as failed. Idempotent."""
         self.stop_waiting()
-        await self._tasks.close()
+        await self._answers.close()
 
     def _report(self, request: w.HeartbeatRequest | w.ReportMetricsRequest, reply: Reply) -> None:
         """Take a sign of life of a range server. Ours keeps its address, which is of another dialect, whatever a client
@@ -130,22 +126,6 @@ class DocumentServer:
         timed = TimedReply(reply, request.timeout_ms, late, self._deadlines)
         self._deadlines.add(timed, self._loop.time() + request.timeout_ms / 1000)
         return timed
-
-    def _start(self, work: Callable[[], Awaitable[w.DocumentResponse]], reply: Reply) -> None:
-        def ended(done: asyncio.Task[w.Response]) -> None:
-            # Reply here, not in the task: a task that is cancelled before its first step never runs.
-            reply(_STOPPED if done.cancelled() else done.result())
-
-        self._tasks.spawn(self._outcome(work)).add_done_callback(ended)
-
-    async def _outcome(self, work: Callable[[], Awaitable[w.DocumentResponse]]) -> w.Response:
-        try:
-            return await work()
-        except SbpError as error:
-            return w.SystemErrorResponse.from_code(error.code, error.message)
-        except Exception as error:  # noqa: BLE001 - logged and counted there
-            self._barrier.caught("request of sbp-v0.1", error)
-            return w.SystemErrorResponse(DEFECT)
 
 
 class RangeServerSide:

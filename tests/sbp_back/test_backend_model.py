@@ -160,7 +160,7 @@ class BackendMachine(RuleBasedStateMachine):
     async def _reported(self) -> None:
         """The placement driver knows of every range server that lives."""
         alive = sum(server is not None for server in self.servers)
-        await until(lambda: self.pd is None or len(self.pd.driver.alive_servers()) >= alive)
+        await until(lambda: self.pd is None or len(self.pd.driver.servers.alive()) >= alive)
 
     def client(self) -> Client:
         return Client(Wire(self.pd_place), self._connect, OPTIONS)

@@ -118,7 +118,7 @@ class Backend:
             await self.start_pd()
         if "rs" in what:
             await self.start_server()
-        await until(self.pd.driver.alive_servers)
+        await until(self.pd.driver.servers.alive)
 
     def carrier(self, name: str) -> Carrier:
         if self.kind == "tcp":

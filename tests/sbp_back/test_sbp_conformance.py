@@ -160,13 +160,13 @@ async def test_heartbeat(backend: Backend) -> None:
     for carrier in (backend.to_pd(), backend.to_server()):
         answer = await ask(carrier, m.HeartbeatRequest("somebody", m.ClientRole.FRONTEND), m.HeartbeatResponse)
         assert (answer.client_id, answer.role) == ("somebody", m.ClientRole.FRONTEND)
-    assert 17 not in backend.pd.alive_servers()
+    assert 17 not in backend.pd.servers.alive()
     server = m.RangeServerInfo(17, "somewhere:1")
     answer = await ask(
         backend.to_pd(), m.HeartbeatRequest("rs", m.ClientRole.RANGE_SERVER, server), m.HeartbeatResponse
     )
     assert (answer.role, answer.range_server) == (m.ClientRole.RANGE_SERVER, server)
-    assert 17 in backend.pd.alive_servers()
+    assert 17 in backend.pd.servers.alive()
 
 
 async def test_allocate_id(backend: Backend) -> None:
@@ -184,7 +184,7 @@ async def test_report_metrics(backend: Backend) -> None:
     request = m.ReportMetricsRequest(server, m.RangeServerMetrics(disk_free_space=1 << 40, range_active_cnt=3))
     answer = await ask(backend.to_pd(), request, m.ReportMetricsResponse)
     assert answer.range_server == server
-    assert backend.pd.alive_servers() == [SERVER_ID, 17]
+    assert backend.pd.servers.alive() == [SERVER_ID, 17]
 
 
 async def test_commit_object(backend: Backend) -> None:
@@ -203,7 +203,7 @@ async def test_adopt_server(backend: Backend) -> None:
     request = m.AdoptServerRequest(17, SERVER_ID, [(1, 0, 5)])
     answer = await ask(backend.to_pd(), request, m.AdoptServerResponse)
     assert answer.server_id == SERVER_ID
-    assert backend.pd.alive_servers() == [SERVER_ID]
+    assert backend.pd.servers.alive() == [SERVER_ID]
     # A log on a disk is nobody else's to read.
     await ask(backend.to_server(), m.AdoptServerRequest(18), m.AdoptServerResponse, ErrorCode.BAD_REQUEST)
 

@@ -102,7 +102,7 @@ class World:
         await self.reported(servers)
 
     async def reported(self, servers: int) -> None:
-        await until(lambda: len(self.pd.driver.alive_servers()) >= servers)
+        await until(lambda: len(self.pd.driver.servers.alive()) >= servers)
 
     async def start_pd(self) -> None:
         self.pd = await start_placement_driver(

@@ -125,7 +125,7 @@ async def test_document_report_metrics(lab: Lab) -> None:
     server = w.RangeServerInfo(78, "elsewhere:1")
     answer = await lab.to.call(w.ReportMetricsRequest(server, w.RangeServerMetrics(1, 2, 1 << 40)))
     assert answer == w.ReportMetricsResponse(server, w.Status())
-    assert 78 in lab.embedded.placement_driver.alive_servers()
+    assert 78 in lab.embedded.placement_driver.servers.alive()
 
 
 async def test_what_is_said_of_our_own_range_server_does_not_move_it(lab: Lab) -> None:

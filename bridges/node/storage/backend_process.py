@@ -241,7 +241,7 @@ class PdProcess(_Process):
         from bridges.metric_text import value
 
         assert self._service is not None
-        alive = len(self._service.driver.alive_servers())
+        alive = len(self._service.driver.servers.alive())
         yield value("anabranch_pd_range_servers_alive", "Range servers that get new ranges.", alive)
 
 

@@ -360,10 +360,10 @@ async def test_a_range_server_keeps_to_the_placement_driver_that_numbered_it(tmp
         with pytest.raises(StoreError, match=f"{other.driver.identity}, but .* placement driver {own.driver.identity}"):
             async with range_server(rs, strange):
                 pass
-        assert other.driver.alive_servers() == []
+        assert other.driver.servers.alive() == []
         async with range_server(rs, InProcessCarrier(own.driver)) as service:
             assert (0, 0) in service.store.ranges
-            assert service.server.info.server_id in own.driver.alive_servers()
+            assert service.server.info.server_id in own.driver.servers.alive()
 
 
 async def test_another_placement_driver_met_later_is_refused_as_well(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ async def test_another_placement_driver_met_later_is_refused_as_well(tmp_path: P
         await until(lambda: home.refusal is not None)
         with pytest.raises(ConnectionLost, match="but what this range server keeps belongs to"):
             await carrier.call(m.HeartbeatRequest("rs"))
-        assert other.driver.alive_servers() == []
+        assert other.driver.servers.alive() == []
         assert (0, 0) in store.ranges
         await service.close()
         await carrier.close()
@@ -445,7 +445,7 @@ async def test_an_embedded_store_beside_a_new_placement_driver_is_left_alone(tmp
     for file in tmp_path.glob("pd.sqlite*"):
         file.unlink()
     async with running(tmp_path) as embedded:
-        assert embedded.placement_driver.alive_servers() == []
+        assert embedded.placement_driver.servers.alive() == []
         await delete_stream_0(embedded.client.pd)
     async with running(tmp_path) as embedded:
         assert (0, 0) in embedded.store.ranges

@@ -129,7 +129,7 @@ async def test_no_server_can_use_up_the_ids(bench: Bench) -> None:
         info = m.RangeServerInfo(server_id, "rs:1")
         for request in (m.HeartbeatRequest("rs", m.ClientRole.RANGE_SERVER, info), m.ReportMetricsRequest(info)):
             assert (await bench.call(request)).status.code == ErrorCode.BAD_REQUEST
-    assert bench.pd.alive_servers() == []
+    assert bench.pd.servers.alive() == []
     assert (await bench.call(m.AllocateIdRequest())).id == 0
     await bench.heartbeat(SERVER_IDS - 1)
     assert (await bench.call(m.AllocateIdRequest())).status.code == ErrorCode.PD_INTERNAL_SERVER_ERROR
@@ -250,22 +250,22 @@ async def test_never_two_replicas_on_one_server(bench: Bench) -> None:
 
 async def test_servers_die_and_fill_up(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     await bench.servers(2)
-    assert sorted(bench.pd.alive_servers()) == [0, 1]
+    assert sorted(bench.pd.servers.alive()) == [0, 1]
     bench.clock.now = 100.0
-    assert sorted(bench.pd.alive_servers()) == [0, 1]
+    assert sorted(bench.pd.servers.alive()) == [0, 1]
     bench.clock.now = 100.5
-    assert bench.pd.alive_servers() == []
+    assert bench.pd.servers.alive() == []
     full = m.RangeServerMetrics(disk_free_space=0)
     await bench.call(m.ReportMetricsRequest(m.RangeServerInfo(0, "rs0:1"), full))
-    assert bench.pd.alive_servers() == []
+    assert bench.pd.servers.alive() == []
     await bench.heartbeat(0)
-    assert bench.pd.alive_servers() == [], "a heartbeat does not make room on a disk"
+    assert bench.pd.servers.alive() == [], "a heartbeat does not make room on a disk"
     await bench.call(m.ReportMetricsRequest(m.RangeServerInfo(0, "rs0:1"), full))
     assert [one.getMessage() for one in caplog.records] == [
         "range server 0 (rs0:1) reports no free space: it is given no ranges"
     ], "nobody else tells why ranges are made elsewhere, or nowhere; once is enough"
     await bench.call(m.ReportMetricsRequest(m.RangeServerInfo(0, "rs0:1"), m.RangeServerMetrics(disk_free_space=1)))
-    assert bench.pd.alive_servers() == [0]
+    assert bench.pd.servers.alive() == [0]
 
 
 async def test_a_new_address_is_told_to_clients(bench: Bench) -> None:

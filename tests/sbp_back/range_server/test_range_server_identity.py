@@ -58,7 +58,7 @@ class Backend:
         self.servers[number] = await start_range_server(store, InProcessCarrier(self.pd.driver), setup)
 
     async def reported(self) -> None:
-        await until(lambda: len(self.pd.driver.alive_servers()) >= 2)
+        await until(lambda: len(self.pd.driver.servers.alive()) >= 2)
 
     def address(self, number: int) -> tuple[str, int]:
         listener = self.servers[number].listener
