@@ -119,6 +119,9 @@ class RangeTable:
         self._by_stream.setdefault(state.stream_id, {})[state.index] = state
 
     def remove(self, state: RangeState) -> None:
+        """Remove a range. Idempotent."""
+        if self.by_key.get((state.stream_id, state.index)) is not state:
+            return
         del self.by_key[state.stream_id, state.index]
         of_stream = self._by_stream[state.stream_id]
         del of_stream[state.index]

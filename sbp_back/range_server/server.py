@@ -16,7 +16,6 @@ from msgspec import Struct, field
 from anabranch_kit.errors import StoreError
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
-from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import Turns
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.range_server.adoption import Adoptions, refusal
@@ -28,7 +27,7 @@ from sbp_back.range_server.local_appends import LocalAppends
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import reconcile
 from sbp_back.range_server.reporter import Reporter
-from sbp_back.transport.handler import DEFECT, NO_TICKETS, Reply
+from sbp_back.transport.handler import NO_TICKETS, Answers, Reply
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import range_server_name
 
@@ -83,8 +82,8 @@ class RangeServer:
         self.local = LocalAppends(self._appends, self._table.by_key, store, loop)
         """Appends of writers in this process."""
         self._adoptions = Adoptions(self._table, store, options.server_id, self._call)
-        self._tasks = TaskSet()
-        self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed, barrier)
+        self._tasks = Answers(barrier)
+        self._controls = Controls(self._table, store, self._fetches, self._store_failed, barrier)
         store.on_failed = self._store_failed
         if store.failed is not None:
             # The store failed before there was a server to report it to.
@@ -127,18 +126,12 @@ class RangeServer:
                 reply(m.HeartbeatResponse(request.client_id, request.role, request.range_server))
             case m.PingRequest():
                 reply(m.PingResponse(request.header, request.payload))
-            case m.CreateRangeRequest():
-                self._controls.create_range(request, reply)
-            case m.SealRangeRequest():
-                self._controls.seal_range(request, reply)
-            case m.TrimStreamRequest():
-                self._controls.trim_stream(request, reply)
-            case m.DeleteStreamRequest():
-                self._controls.delete_stream(request, reply)
+            case m.CreateRangeRequest() | m.SealRangeRequest() | m.TrimStreamRequest() | m.DeleteStreamRequest():
+                self._controls.handle(request, reply)
             case m.ListRangeRequest():
                 self._list(request, reply)
             case m.AdoptServerRequest():
-                self._tasks.spawn(self._adopt(request, reply))
+                self._tasks.give(reply, self._adopt(request.server_id))
             case m.DescribePdRequest():
                 name = range_server_name(self._options.server_id, self._store.placement_driver)
                 reply(m.DescribePdResponse(nodes=[m.PdNode(name, self._options.advertise_addr, False)]))
@@ -224,7 +217,7 @@ class RangeServer:
                     state.told = max(state.told, end)
                     self._fetches.wake_all(state)
                 elif answer.status.code == ErrorCode.RANGE_ALREADY_SEALED and answer.range is not None:
-                    self._controls.seal_range(m.SealRangeRequest.decided(answer.range), lambda _: release_waiting())
+                    self._controls.handle(m.SealRangeRequest.decided(answer.range), lambda _: release_waiting())
                     return
             release_waiting()
 
@@ -254,16 +247,12 @@ class RangeServer:
             raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "this range server is not serving")
         await self._adoptions.adopt(server_id, self._pd)
 
-    async def _adopt(self, request: m.AdoptServerRequest, reply: Reply) -> None:
-        response = m.AdoptServerResponse(server_id=self._options.server_id)
+    async def _adopt(self, server_id: int) -> m.AdoptServerResponse:
         try:
-            await self.adopt(request.server_id)
+            await self.adopt(server_id)
         except SbpError as error:
-            response = refusal(error)
-        except Exception as error:  # noqa: BLE001 - logged and counted, and told who has asked
-            self._barrier.caught("adopting a range server", error)
-            response = m.AdoptServerResponse(DEFECT)
-        reply(response)
+            return refusal(error)
+        return m.AdoptServerResponse(server_id=self._options.server_id)
 
     async def _reconcile(self, pd: Carrier) -> bool:
         try:
