@@ -118,7 +118,6 @@ class Embedded(Struct):
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Return the (host, port) of each listener, by name."""
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def adopt(self, server_id: int) -> None:
@@ -168,26 +167,22 @@ async def start_embedded(
         return drivers[0].identity if drivers else ""
 
     tcp = TcpOptions(tls=options.tls_elsewhere, tickets=options.tickets)
-    elsewhere = tcp_connector(tcp, RangeServerCheck(strangers=True, identity=identity), barrier)
-    elsewhere_met = tcp_connector(tcp, RangeServerCheck(strangers=False, identity=identity), barrier)
     memory = options.range_server_listener.memory_bytes
     budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
 
     def own_of(info: RangeServerInfo) -> RangeServer | None:
         return next((one for one in own if one.info.server_id == info.server_id), None)
 
-    def connect(info: RangeServerInfo) -> Carrier:
-        found = own_of(info)
-        return elsewhere(info) if found is None else InProcessCarrier(found, barrier)
+    def connector(*, strangers: bool) -> Callable[[RangeServerInfo], Carrier]:
+        elsewhere = tcp_connector(tcp, RangeServerCheck(strangers=strangers, identity=identity), barrier)
 
-    def connect_to_write(info: RangeServerInfo) -> Carrier:
-        found = own_of(info)
-        return elsewhere_met(info) if found is None else InProcessCarrier(found, barrier)
+        def connect(info: RangeServerInfo) -> Carrier:
+            found = own_of(info)
+            return elsewhere(info) if found is None else InProcessCarrier(found, barrier)
 
-    def listen_at(name: str, listener: ListenerOptions) -> ListenAt | None:
-        return listening(name, listener, options.listen.get(name), options.advertise.get(name))
+        return connect
 
-    def listening(
+    def listen_at(
         name: str, listener: ListenerOptions, address: tuple[str, int] | None, told: str | None
     ) -> ListenAt | None:
         if address is None:
@@ -195,17 +190,20 @@ async def start_embedded(
         listener = replace(listener, max_connections=options.max_connections, tls=options.tls.get(name))
         return ListenAt(address, told, options=listener, budget=budget, check=options.check)
 
+    def own_at(name: str, listener: ListenerOptions) -> ListenAt | None:
+        return listen_at(name, listener, options.listen.get(name), options.advertise.get(name))
+
     # The store first: its lock guards the whole directory.
     store = await open_store(data_dir, options.store)
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_store, store)
         setup = PlacementDriverSetup(
-            listen=listen_at(PD_LISTENER, ListenerOptions.placement_driver()),
+            listen=own_at(PD_LISTENER, ListenerOptions.placement_driver()),
             database=options.database,
             state=options.state,
             barrier=barrier,
         )
-        pd = await start_placement_driver(data_dir, setup, connect)
+        pd = await start_placement_driver(data_dir, setup, connector(strangers=True))
         undo.push_async_callback(pd.close)
         drivers.append(pd.driver)
         to_pd = InProcessCarrier(pd.driver, barrier)
@@ -225,16 +223,14 @@ async def start_embedded(
             undo.push_async_callback(service.close)
             return service
 
-        server = await serve(store, listen_at(RANGE_SERVER_LISTENER, options.range_server_listener))
+        server = await serve(store, own_at(RANGE_SERVER_LISTENER, options.range_server_listener))
         further = []
         for one in options.further:
-            at = listening(RANGE_SERVER_LISTENER, options.range_server_listener, one.listen, one.advertise)
+            at = listen_at(RANGE_SERVER_LISTENER, options.range_server_listener, one.listen, one.advertise)
             further.append(await serve(await open_store(one.path, one.store), at))
             pd.driver.servers.pass_over(further[-1].server.info.server_id)
-        client = Client(InProcessCarrier(pd.driver, barrier), connect_to_write, options.client, barrier)
-        client.locator = store.locate
-        client.gatherer = store
-        client.rewriter = store
+        client = Client(InProcessCarrier(pd.driver, barrier), connector(strangers=False), options.client, barrier)
+        client.store = store
         server.server.local.timeout = options.client.writer.retry.append_timeout
         client.local = lambda info: own[0].local if own_of(info) is own[0] else None
         undo.pop_all()

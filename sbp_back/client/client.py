@@ -12,8 +12,8 @@ from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges, opening, tell_end
 from sbp_back.client.fetch import Fetch, FetchDone
-from sbp_back.client.gathering import Gatherer, Gathering, place_of
-from sbp_back.client.replacing import Rewriter, Substitute, replaced
+from sbp_back.client.gathering import Gathering, LocalStore, place_of
+from sbp_back.client.replacing import Substitute, replaced
 from sbp_back.client.replica import Channel, LocalChannel, LocalServer, Way
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
@@ -22,9 +22,6 @@ from sbp_back.wire import model as m
 from sbp_back.wire.room import Room
 
 __all__ = ["Client", "ClientOptions", "FetchDone", "StreamWriter"]
-
-Locator = Callable[[int, int, int, int, int], tuple[int, int, int, int] | None]
-"""(start, end, bytes, batches) of what is stored at (stream, range, offset), below a limit, up to a number of bytes."""
 
 
 class ClientOptions(Struct):
@@ -65,18 +62,13 @@ class Client:
         self._listing: dict[int, list[Callable[[SbpError | None], None]]] = {}
         self._looked: dict[int, float] = {}  # when the ranges of a stream were last asked for because nothing came
         self._writers: dict[int, StreamWriter] = {}
-        self.locator: Locator | None = None
-        """Looks up the index of a range server in this process; see :meth:`locate`."""
         self.local: Callable[[m.RangeServerInfo], LocalServer | None] = _nobody
         """Returns a range server if it is in this process, else None; to be set before anything is written."""
-        self.gatherer: Gatherer | None = None
-        """Reads from the store of a range server in this process."""
-        self.rewriter: Rewriter | None = None
-        """Replaces entries in that store."""
+        self.store: LocalStore | None = None
+        """The store of that range server, where all ranges are in it."""
 
     @property
     def pd(self) -> Carrier:
-        """Return the carrier to the placement driver."""
         return self._pd
 
     # --- streams ----------------------------------------------------------------------------------------------------
@@ -264,18 +256,18 @@ class Client:
         readers may see other sizes.
         """
         ranges = self.known_ranges(stream_id)
-        if self.locator is None or not ranges:
+        if self.store is None or not ranges:
             return None
         position = place_of(ranges, offset)
         if position < 0:
             return None
         wanted = ranges[position]
         end = limit if wanted.end < 0 else min(limit, wanted.end)
-        return None if offset >= end else self.locator(stream_id, wanted.index, offset, end, max_bytes)
+        return None if offset >= end else self.store.locate(stream_id, wanted.index, offset, end, max_bytes)
 
     def gathering(self) -> Gathering | None:
         """Return an object that reads for several fetches at once; None where the range server is elsewhere."""
-        return None if self.gatherer is None else Gathering(self._ranges, self.gatherer)
+        return None if self.store is None else Gathering(self._ranges, self.store)
 
     async def fetch_entries(
         self,
@@ -323,7 +315,7 @@ class Client:
     @property
     def cannot_replace(self) -> str:
         """Return why :meth:`replace` is of no use, in a sentence; empty if it works."""
-        return "the range servers are in other processes" if self.rewriter is None else self.rewriter.cannot_replace
+        return "the range servers are in other processes" if self.store is None else self.store.cannot_replace
 
     async def replace(self, epoch: int, old: Sequence[m.Entry], new: Sequence[Substitute | m.Entry]) -> None:
         """Have ``new`` take the place of ``old``, fetched entries of one range that follow one another; see
@@ -331,15 +323,15 @@ class Client:
 
         Raises ``SbpError``: 1498 where that cannot be done, ``NoSpace`` on a full disk.
         """
-        if self.rewriter is None or self.cannot_replace:
+        if self.store is None or self.cannot_replace:
             raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, self.cannot_replace)
-        await replaced(self.rewriter, epoch, old, new)
+        await replaced(self.store, epoch, old, new)
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int] | None:
         """Return the bytes of payload between each of ``offsets``, ascending, and the next one; None where only range
         servers elsewhere know.
         """
-        return None if self.rewriter is None else self.rewriter.bytes_between(stream_id, offsets)
+        return None if self.store is None else self.store.bytes_between(stream_id, offsets)
 
     # --- for writers and fetches ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
+from anabranch_kit.errors import StoreError
 from sbp_back.wire.model import Entry, RangeInfo
 
 _START = attrgetter("start")
@@ -37,23 +38,38 @@ class Plan(Protocol):
     def add(self, stream_id: int, index: int, offset: int, limit: int, most: int, first: int) -> int: ...
 
 
-class Gatherer(Protocol):
-    """A store that reads several ranges at once."""
+class LocalStore(Protocol):
+    """The store of a range server in this process, past the server (:class:`sbp_back.range_server.store.store.Store`,
+    which documents the functions).
+    """
+
+    @property
+    def cannot_replace(self) -> str: ...
+
+    def locate(
+        self, stream_id: int, index: int, offset: int, limit: int, max_bytes: int
+    ) -> tuple[int, int, int, int] | None: ...
 
     def gathering(self) -> Plan: ...
 
     def gather(self, plan: Any, done: Callable[[Gathered], None]) -> None: ...
 
+    def replace(
+        self, epoch: int, old: Sequence[Entry], new: Sequence[Entry], done: Callable[[StoreError | None], None]
+    ) -> None: ...
+
+    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]: ...
+
 
 class Gathering:
     """A set of fetches that are added first and read together by :meth:`run`."""
 
-    __slots__ = ("_gatherer", "_plan", "_ranges")
+    __slots__ = ("_plan", "_ranges", "_store")
 
-    def __init__(self, ranges: Mapping[int, list[RangeInfo]], gatherer: Gatherer) -> None:
+    def __init__(self, ranges: Mapping[int, list[RangeInfo]], store: LocalStore) -> None:
         self._ranges = ranges
-        self._gatherer = gatherer
-        self._plan = gatherer.gathering()
+        self._store = store
+        self._plan = store.gathering()
 
     def add(self, stream_id: int, offset: int, limit: int, most: int, first: int) -> int:
         """Add the entries of a stream from the one that contains ``offset`` on that begin below ``limit``, which must
@@ -73,4 +89,4 @@ class Gathering:
 
     def run(self, done: Callable[[Gathered], None]) -> None:
         """Read everything that was added; ``done`` is called once, maybe before this returns."""
-        self._gatherer.gather(self._plan, done)
+        self._store.gather(self._plan, done)

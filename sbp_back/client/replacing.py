@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from anabranch_kit.errors import DiskFull, StoreError
 from anabranch_kit.memory.buffers import Buffer
 from anabranch_kit.run.awaited import Settle, awaited
+from sbp_back.client.gathering import LocalStore
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from sbp_back.wire.entry import entry_crc, pack_entry
 from sbp_back.wire.model import Entry
@@ -29,20 +30,7 @@ class Substitute(NamedTuple):
     payload: Buffer
 
 
-class Rewriter(Protocol):
-    """A store that replaces entries (:class:`sbp_back.range_server.store.store.Store`)."""
-
-    @property
-    def cannot_replace(self) -> str: ...
-
-    def replace(
-        self, epoch: int, old: Sequence[Entry], new: Sequence[Entry], done: Callable[[StoreError | None], None]
-    ) -> None: ...
-
-    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]: ...
-
-
-async def replaced(rewriter: Rewriter, epoch: int, old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> None:
+async def replaced(store: LocalStore, epoch: int, old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> None:
     """Have ``new`` take the place of ``old``; entries of ``old`` that are also in ``new`` stay as they are.
 
     Once begun it is carried out; it returns when the outcome is decided, also after a cancellation. Raises
@@ -54,7 +42,7 @@ async def replaced(rewriter: Rewriter, epoch: int, old: Sequence[Entry], new: Se
             await asyncio.to_thread(entry_crc, entry)
 
     def ask(settle: Settle[None]) -> None:
-        rewriter.replace(epoch, old, entries, lambda error: settle(error))
+        store.replace(epoch, old, entries, lambda error: settle(error))
 
     decided = awaited(ask)
     try:
