@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from msgspec import Struct
 
@@ -109,45 +109,22 @@ def _readable(path: Path) -> None:
         raise TlsError(f"{path}: {error.strerror or error}") from None
 
 
-class ListenerTls(ssl.SSLContext):
-    """The context of a listener: every new connection uses the files as they were read last.
+class PeerTls(ssl.SSLContext):
+    """The context of connections to servers: every new connection uses the files as they were read last.
 
-    A context that serves cannot be given other files in one step (authorities are only added, and a certificate without
-    its key would be kept). So this one has no files itself, and hands connections to a complete context.
+    A context in use cannot be given other files in one step (authorities are only added, and a certificate without its
+    key would be kept). So this one has no files itself, and hands connections to a complete context.
     """
 
-    _files: TlsFiles
-    _current: ssl.SSLContext
-    pem: Pem
-    """Content of all files as read last."""
-
-    def __new__(cls, files: TlsFiles) -> Self:
-        """Read the files. Raises TlsError."""
-        self = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
-        self._files = files
-        self._current, self.pem = files.load(), files.read()
-        return self
-
-    def reload(self) -> None:
-        """Read the files again, for new connections. On TlsError the old content stays."""
-        self._current, self.pem = self._files.load(), self._files.read()
-
-    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """Return the TLS of one connection; asyncio calls this."""
-        return self._current.wrap_bio(*args, **options)
-
-
-class PeerTls(ssl.SSLContext):
-    """The context of connections to servers: every new connection uses the files as they were read last."""
-
-    _files: PeerFiles
+    _protocol: ClassVar = ssl.PROTOCOL_TLS_CLIENT
+    _files: TlsFiles | PeerFiles
     _current: ssl.SSLContext
 
-    def __new__(cls, files: PeerFiles) -> Self:
+    def __new__(cls, files: TlsFiles | PeerFiles) -> Self:
         """Read the files. Raises TlsError."""
-        self = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+        self = super().__new__(cls, cls._protocol)
         self._files = files
-        self._current = files.load()
+        self.reload()
         return self
 
     def reload(self) -> None:
@@ -157,3 +134,15 @@ class PeerTls(ssl.SSLContext):
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Return the TLS of one connection; asyncio calls this."""
         return self._current.wrap_bio(*args, **options)
+
+
+class ListenerTls(PeerTls):
+    """The same for a listener."""
+
+    _protocol = ssl.PROTOCOL_TLS_SERVER
+    pem: Pem
+    """Content of all files as read last."""
+
+    def reload(self) -> None:
+        assert isinstance(self._files, TlsFiles)
+        self._current, self.pem = self._files.load(), self._files.read()
