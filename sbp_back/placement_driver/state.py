@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from anabranch_kit.errors import StoreError, StoreVersionError
-from anabranch_kit.sql.connection import Connection, among, upsert
+from anabranch_kit.sql.connection import Connection, Migration, among, upsert
 from anabranch_kit.sql.engine import Engine, Job, SqlDamaged
 from anabranch_kit.sql.row_sums import make_table
 from anabranch_kit.sql.sqlite import SqliteEngine
@@ -85,8 +85,25 @@ SCHEMA = "anabranch_pd"
 _RESERVE_BYTES = 8 * 1024 * 1024
 
 
-def _format_1(connection: Connection) -> None:
-    for statement in (
+def _statements(*statements: str) -> Migration:
+    """Return a migration that runs these."""
+
+    def migration(connection: Connection) -> None:
+        for statement in statements:
+            connection.execute(statement)
+
+    return migration
+
+
+def _make_identity(connection: Connection) -> None:
+    # Early releases created this table without raising the format.
+    table = "identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+    connection.execute("INSERT INTO identity VALUES (1, ?) ON CONFLICT DO NOTHING", (new_identity(),))
+
+
+MIGRATIONS = (
+    _statements(
         "CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID",
         """CREATE TABLE streams (
             stream_id INTEGER PRIMARY KEY,
@@ -120,48 +137,27 @@ def _format_1(connection: Connection) -> None:
             stream_id INTEGER NOT NULL,
             PRIMARY KEY (server_id, stream_id)
         ) WITHOUT ROWID""",
-    ):
-        connection.execute(statement)
-
-
-def _format_2(connection: Connection) -> None:
+    ),
     # Ranges of the document's dialect.
-    connection.execute("ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0")
-
-
-def _format_3(connection: Connection) -> None:
-    # Early releases created this table without raising the format.
-    table = "identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
-    connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
-    connection.execute("INSERT INTO identity VALUES (1, ?) ON CONFLICT DO NOTHING", (new_identity(),))
-
-
-def _format_4(connection: Connection) -> None:
+    _statements("ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0"),
+    _make_identity,
     # Earlier formats had no floors of ranges, and queued only deletions for range servers.
-    connection.execute("ALTER TABLE ranges ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
-    connection.execute(
+    _statements(
+        "ALTER TABLE ranges ADD COLUMN floor INTEGER NOT NULL DEFAULT 0",
         """CREATE TABLE news (
             server_id INTEGER NOT NULL,
             stream_id INTEGER NOT NULL,
             range_index INTEGER NOT NULL,
             PRIMARY KEY (server_id, stream_id, range_index)
-        ) WITHOUT ROWID"""
-    )
-
-
-def _format_5(connection: Connection) -> None:
+        ) WITHOUT ROWID""",
+    ),
     # Origin of a stream: inside or outside the placement driver's process.
-    connection.execute("ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0")
-
-
-def _format_7(connection: Connection) -> None:
+    _statements("ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0"),
+    make_table,
     # Range servers whose log another one has taken over.
-    connection.execute("CREATE TABLE adopted (server_id INTEGER PRIMARY KEY, by_server INTEGER NOT NULL)")
-
-
-def _format_8(connection: Connection) -> None:
+    _statements("CREATE TABLE adopted (server_id INTEGER PRIMARY KEY, by_server INTEGER NOT NULL)"),
     # Objects of ranges.
-    connection.execute(
+    _statements(
         """CREATE TABLE objects (
             stream_id INTEGER NOT NULL,
             range_index INTEGER NOT NULL,
@@ -172,10 +168,8 @@ def _format_8(connection: Connection) -> None:
             sparse BLOB NOT NULL,
             PRIMARY KEY (stream_id, range_index, start_offset)
         ) WITHOUT ROWID"""
-    )
-
-
-MIGRATIONS = (_format_1, _format_2, _format_3, _format_4, _format_5, make_table, _format_7, _format_8)
+    ),
+)
 """The migrations from each format to the next; never change one that was released."""
 
 _RANGE_COLUMNS = (
@@ -297,18 +291,7 @@ class Transaction:
         return None if row is None else replace(row)
 
     def put_stream(self, stream: StreamRow) -> None:
-        self._db.execute(
-            _PUT_STREAM,
-            (
-                stream.stream_id,
-                stream.replica,
-                stream.ack_count,
-                stream.retention_ms,
-                stream.trim_offset,
-                int(stream.deleted),
-                int(stream.inside),
-            ),
-        )
+        self._db.execute(_PUT_STREAM, astuple(stream))
         known = self._seen.streams.get(stream.stream_id)
         if known is not None:
             known.stream = replace(stream)
