@@ -443,5 +443,4 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def address_of(name: Any) -> tuple[str, int]:
-    """Return host and port of a socket's name."""
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) >= 2 else (str(name), 0)

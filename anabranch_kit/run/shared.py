@@ -44,7 +44,6 @@ class _Crowd(Generic[T]):
 
     @property
     def is_there(self) -> bool:
-        """Return whether the task has waiters."""
         return bool(self._waiting)
 
     def _go_on(self, _: object = None) -> None:
@@ -105,7 +104,6 @@ class SharedWorks(Generic[K, T]):
 
     @property
     def tasks(self) -> list[asyncio.Task[T]]:
-        """Return the running tasks."""
         return [crowd.task for crowd in self._crowds.values()]
 
     def _has_ended(self, key: K, task: asyncio.Task[T]) -> None:

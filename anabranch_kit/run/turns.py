@@ -229,13 +229,13 @@ async def by_name(things: Iterable[T], name: Callable[[T], N]) -> tuple[dict[N, 
     return first, twice
 
 
-def sorting(items: Sequence[S], *, descending: bool = False) -> Iterator[S | None]:
-    """Sort ``items``: yield a None for each step of the work, then the items in ascending order, or descending."""
+def sorting(items: Sequence[S]) -> Iterator[S | None]:
+    """Sort ``items``: yield a None for each step of the work, then the items in ascending order."""
     runs = []
     for start in range(0, len(items), _RUN):
-        runs.append(sorted(items[start : start + _RUN], reverse=descending))
+        runs.append(sorted(items[start : start + _RUN]))
         yield None
-    yield from merge(*map(_drain, runs), reverse=descending)
+    yield from merge(*map(_drain, runs))
 
 
 def _drain(run: list[S]) -> Iterator[S]:

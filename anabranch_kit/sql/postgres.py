@@ -277,14 +277,12 @@ class PostgresEngine:
 
     @property
     def connection(self) -> _Transaction:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         assert self._db is not None
         return _Transaction(self._db)
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         try:
             db = self._connect()
             self._migrate(db)
@@ -373,7 +371,6 @@ class PostgresEngine:
         db.execute("COMMIT")
 
     def idle(self) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         if self._db is not None and self._number >= _FORGET_EVERY:
             # Outside the closures' transactions: there it would conflict with those of others.
             with suppress(psycopg.Error):
@@ -383,13 +380,11 @@ class PostgresEngine:
                 self._session, self._number = secrets.token_hex(16), 0
 
     def close(self) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         if self._db is not None:
             self._db.close()
             self._db = None
 
     async def listen(self, channel: str) -> AsyncIterator[None]:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         while True:
             try:
                 timeout = max(2, int(self._patience_s))
@@ -412,13 +407,11 @@ class PostgresEngine:
             await asyncio.sleep(_AGAIN_S)
 
     def stop_waiting(self) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         self._stopping.set()
 
     # --- executing --------------------------------------------------------------------------------------------------
 
     def execute(self, group: list[Job], refuse: Refuse) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         tried = conflicts = 0
         started = time.monotonic()
         while tried < _TRIES:

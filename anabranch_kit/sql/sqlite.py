@@ -79,7 +79,6 @@ class SqliteEngine:
         self._checked = checked
 
     def open(self) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         try:
             self._connect()
         except StoreError as error:
@@ -176,15 +175,12 @@ class SqliteEngine:
         self._told = True
 
     def idle(self) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         self._reserve.keep()
 
     def close(self) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         self.connection.close()
 
     def listen(self, channel: str) -> AsyncIterator[None]:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         if self._notices is None:
             raise NotImplementedError("nobody is told of what this engine has committed")
         return self._notices.listen()
@@ -193,7 +189,6 @@ class SqliteEngine:
         """Do nothing: this engine never waits for an outcome."""
 
     def execute(self, group: list[Job], refuse: Refuse) -> None:
-        """See :class:`~anabranch_kit.sql.engine.Engine`."""
         failure = self._execute(group)
         if failure is not None:
             for job in group:

@@ -34,7 +34,6 @@ def definitions(connection: Connection) -> list[tuple[str, str, str]]:
 
 
 def names(connection: Connection) -> list[str]:
-    """Return the names of all tables."""
     in_sqlite = isinstance(connection, sqlite3.Connection)
     query = "SELECT name FROM sqlite_schema WHERE type = 'table'" if in_sqlite else _NAMES_IN_POSTGRES
     return [name for (name,) in connection.execute(query)]

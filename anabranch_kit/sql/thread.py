@@ -68,7 +68,6 @@ class SqlThread:
 
     @property
     def commits(self) -> int:
-        """Return the number of transactions committed since opening."""
         return self.engine.commits
 
     @property

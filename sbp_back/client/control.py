@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -55,16 +55,14 @@ async def ask(carrier: Carrier, request: Request, kind: type[T], options: Contro
     return response
 
 
-async def ask_repeatedly(
-    carrier: Carrier, request: Request, kind: type[T], options: ControlOptions, *, final: Iterable[int] = ()
-) -> T:
+async def ask_repeatedly(carrier: Carrier, request: Request, kind: type[T], options: ControlOptions) -> T:
     """Ask as :func:`ask` does, repeated as :func:`repeatedly` does: for requests that may be served more than once."""
-    return await repeatedly(lambda: ask(carrier, request, kind, options), options, final=final)
+    return await repeatedly(lambda: ask(carrier, request, kind, options), options)
 
 
-async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOptions, *, final: Iterable[int] = ()) -> A:
-    """Call ``attempt``, which must be harmless to repeat, until it succeeds, fails for good (a code in ``final`` does)
-    or was made ``options.tries`` times; return its result. Raises ``SbpError``.
+async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOptions) -> A:
+    """Call ``attempt``, which must be harmless to repeat, until it succeeds, fails for good or was made
+    ``options.tries`` times; return its result. Raises ``SbpError``.
     """
     delay = options.delay_first
     for _ in range(options.tries - 1):
@@ -73,7 +71,7 @@ async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOption
         except ConnectionLost:
             pass
         except SbpError as error:
-            if error.code not in TRANSIENT_CODES or error.code in final:
+            if error.code not in TRANSIENT_CODES:
                 raise
         await asyncio.sleep(delay)
         delay = min(2 * delay, options.delay_limit)

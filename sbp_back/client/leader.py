@@ -67,7 +67,6 @@ class PdCarrier(Carrier):
 
     @property
     def current(self) -> str:
-        """Return the address that requests go to now."""
         return self._current
 
     def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:

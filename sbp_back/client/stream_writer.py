@@ -133,7 +133,6 @@ class StreamWriter:
 
     @property
     def servers(self) -> frozenset[int]:
-        """Return the range servers that store the stream."""
         kept = (info for info in self.ranges if info.end < 0 or info.end > self.start_offset)
         return frozenset(server.server_id for info in kept for server in info.servers)
 

@@ -61,7 +61,6 @@ class Adoptions:
         self._one_at_a_time = asyncio.Lock()
 
     async def adopt(self, server_id: int, pd: Carrier) -> None:
-        """See :meth:`~sbp_back.range_server.server.RangeServer.adopt`."""
         async with self._one_at_a_time:
             if server_id in self._store.adopted:
                 for known in self._store.adopted:

@@ -299,7 +299,6 @@ class AppendCall(Struct, eq=False):
             self.appends.barrier.caught("reply", error)
 
     def deliver(self, response: AppendResponse) -> None:
-        """Give the response to the requester."""
         if self.reply is not None:
             self.reply(response)
 

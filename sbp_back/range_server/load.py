@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anabranch_kit.memory.heap import resident
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.wire.model import RangeServerMetrics
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 _MAX_INT16 = (1 << 15) - 1
 _MAX_INT32 = (1 << 31) - 1
-_STATM = Path("/proc/self/statm")
 
 
 class LoadMeter:
@@ -42,7 +40,7 @@ class LoadMeter:
             disk_in_rate=int(log_bytes / seconds),
             disk_out_rate=int(read_bytes / seconds),
             disk_free_space=0 if stats.disk_full else stats.disk_free,
-            memory_used=_memory_used(),
+            memory_used=resident(),
             uring_task_rate=_int16(groups / seconds),
             uring_pending_task_cnt=min(_MAX_INT32, stats.pending_bytes >> 10),
             uring_task_avg_latency=_int16(flush_seconds / max(1, groups) * 1000),
@@ -57,11 +55,3 @@ class LoadMeter:
 
 def _int16(value: float) -> int:
     return min(_MAX_INT16, int(value))
-
-
-def _memory_used() -> int:
-    """Return the resident bytes of the process; where the system does not report them, its peak."""
-    try:
-        return int(_STATM.read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

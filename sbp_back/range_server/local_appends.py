@@ -60,7 +60,6 @@ class LocalAppends:
         self._time = loop.time
 
     def push(self, replica: Replica, entry: Entry) -> None:
-        """See :class:`sbp_back.client.replica.LocalServer`."""
         call = self._call
         entries = call.asked
         if not entries and not self._full:
@@ -81,7 +80,6 @@ class LocalAppends:
         return LocalCall(self.appends, None, entries, entries, 0.0, local=self, replicas=[], places=[])
 
     def confirmed(self, replicas: Iterable[Replica]) -> None:
-        """See :class:`sbp_back.client.replica.LocalServer`."""
         for replica in replicas:
             if replica.confirm <= replica.told or replica.ended:
                 continue

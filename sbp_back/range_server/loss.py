@@ -43,7 +43,6 @@ class Loss(Struct):
     gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
-        """Describe the loss for an operator."""
         found = list(self.damage)
         found += [f"segment {name} is set aside with {size} bytes" for name, size in sorted(self.set_aside.items())]
         if self.cut:

@@ -62,7 +62,6 @@ class AppendWindow(Generic[W]):
 
     @property
     def inflight(self) -> int:
-        """Return the number of entries let in whose outcome the store has not reported."""
         return self._inflight
 
     def admit(self, base: int, count: int) -> int:

@@ -73,7 +73,6 @@ class AnswerRoom:
     # --- for requests -----------------------------------------------------------------------------------------------
 
     def reserve(self, asked: Asked, most: int, least: int) -> int:
-        """See ``Room.reserve``."""
         if self._hopeful and not self._granting:
             return 0  # other fetches have waited longer
         if not self._has_room(most, least) or self._must_yield(least):
@@ -86,7 +85,6 @@ class AnswerRoom:
         return granted
 
     def settle(self, asked: Asked, reserved: int, used: int, pieces: int) -> None:
-        """See ``Room.settle``."""
         self._reading -= reserved
         if reserved:
             self._turn.spend(max(used, pieces * ENTRY_WORK) - reserved)
@@ -102,7 +100,6 @@ class AnswerRoom:
         self.more()
 
     def wait(self, most: int, least: int, again: Callable[[], None]) -> None:
-        """See ``Room.wait``."""
         if self._closed:
             self._loop.call_soon(again)
         elif self._granting:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from msgspec import Struct, field
 
 from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.net.address import WILDCARDS, Address
 from anabranch_kit.run.barrier import Barrier
 from sbp_back.transport.gate import Check, Gate
 from sbp_back.transport.handler import Handler
@@ -17,8 +18,6 @@ from sbp_back.wire.base import Dialect
 from sbp_back.wire.v02 import DialectV02
 
 logger = logging.getLogger(__name__)
-
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 Step = Callable[[], Awaitable[object]]
 
@@ -53,9 +52,7 @@ def advertised(listener: Listener | None, told: str | None) -> str:
     if listener is None:
         return ""
     host, port = listener.address
-    if host in _WILDCARDS:
-        host = socket.gethostname()
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(Address(socket.gethostname() if host in WILDCARDS else host, port))
 
 
 async def run_all(steps: Iterable[Step]) -> None:

@@ -7,7 +7,6 @@ and any number of clients may append to one stream.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar, cast
@@ -16,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.clock import now_ms
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions
@@ -347,7 +347,7 @@ class DocumentClient:
 def _batch_of(stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Buffer:
     if isinstance(records, bytes | bytearray | memoryview):
         return records
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     named = [DocumentRecord(one, timestamp=now) if isinstance(one, bytes) else one for one in records]
     named = [one if one.timestamp else replace(one, timestamp=now) for one in named]
     return encode_batch(named, stream_id=stream_id)

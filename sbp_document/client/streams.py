@@ -119,7 +119,6 @@ class DocumentStreams:
 
     @property
     def pd(self) -> DocumentClient:
-        """Return the client of the placement driver."""
         return self._pd
 
     async def close(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.deadlines import Deadlines
 from anabranch_kit.run.turns import Turns
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
@@ -191,11 +191,7 @@ def _entry(item: AppendItem, index: int, offset: int, count: int) -> Entry:
     # Copy: we may not change the bytes of a received frame, nor those of a caller in this process.
     batch = bytearray(item.batch)
     set_base_offset(batch, offset)
-    return pack_entry(item.stream_id, index, FORMAT_FLAG, offset, count, _now_ms(), batch)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return pack_entry(item.stream_id, index, FORMAT_FLAG, offset, count, now_ms(), batch)
 
 
 class _Call(Parts[AppendItemResult]):
@@ -226,7 +222,7 @@ class _Call(Parts[AppendItemResult]):
         if error is not None:
             self.refuse(position, error)
         else:
-            self.add(position, base_offset, _now_ms(), Status())
+            self.add(position, base_offset, now_ms(), Status())
 
     def refuse_all(self, error: SbpError) -> None:
         for position in list(self._waiting):

@@ -46,7 +46,6 @@ class DocumentService:
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Return the (host, port) of each listener, by name."""
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def drain(self) -> None:

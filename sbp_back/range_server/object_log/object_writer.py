@@ -192,12 +192,10 @@ class ObjectWriter(Writing):
         elif item is STOP:
             self._stop_at = time.monotonic() + _STOP_SECONDS
             self._log.close_group(time.monotonic())
-        elif type(item) is Append:
-            self._add_append(item)
+        elif isinstance(item, Append | Copies):
+            self._add_entries(item)
         elif isinstance(item, Control):
             self._add_control(item)
-        elif type(item) is Copies:
-            self._add_copies(item)
         elif type(item) is Roll:
             self._roll(item)
         else:
@@ -238,30 +236,22 @@ class ObjectWriter(Writing):
         self._last = building
         self._log.append(building.size - before, building, time.monotonic())
 
-    def _add_append(self, item: Append) -> None:
+    def _add_entries(self, item: Append | Copies) -> None:
         if group_bytes(len(item.entries), item.bytes) > self._segment.size:
             item.error = StoreError(
-                f"{item.bytes} bytes in one append do not fit into a segment of {self._segment.size} bytes"
+                f"{item.bytes} bytes at once do not fit into a segment of {self._segment.size} bytes"
             )
             self._follow(item)
             return
         building = self._building(RECORD_BYTES * len(item.entries) + item.bytes)
         before = building.size
-        item.error = self._ends.place(item, building.records, building.bodies)
+        if isinstance(item, Append):
+            item.error = self._ends.place(item, building.records, building.bodies)
+        else:
+            self._ends.place_copies(item, building.records, building.bodies)
         if item.error is not None:
             self._follow(item)
             return
-        building.body_bytes += item.bytes
-        self._joined(building, item, before)
-
-    def _add_copies(self, item: Copies) -> None:
-        if group_bytes(len(item.entries), item.bytes) > self._segment.size:
-            item.error = StoreError(f"{item.bytes} bytes at once do not fit into a segment")
-            self._follow(item)
-            return
-        building = self._building(RECORD_BYTES * len(item.entries) + item.bytes)
-        before = building.size
-        self._ends.place_copies(item, building.records, building.bodies)
         building.body_bytes += item.bytes
         self._joined(building, item, before)
 

@@ -78,11 +78,9 @@ class Segment:
         """None: the file has everything."""
 
     def lacks(self, begin: int, end: int) -> bool:
-        """See :class:`Source`."""
         return self.source is not None and self.source.lacks(begin, end)
 
     def bring(self, begin: int, end: int) -> None:
-        """See :class:`Source`."""
         if self.source is not None:
             self.source.bring(begin, end)
 

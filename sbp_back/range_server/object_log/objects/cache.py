@@ -89,7 +89,6 @@ class CachedSegment:
 
     @property
     def keys(self) -> list[str]:
-        """Return the names of all its objects."""
         return [key_of("", place.incarnation, place.number) for place in self.places]
 
     def _get(self, place: _Place) -> Buffer:
@@ -317,7 +316,6 @@ class Cache:
                 self.files.unlink(path)
 
     def remove(self, path: Path) -> None:
-        """Empty a file."""
         fd = self.files.open(path, os.O_RDWR)
         try:
             self.files.truncate(fd, 0)

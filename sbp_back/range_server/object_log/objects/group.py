@@ -27,7 +27,6 @@ BEFORE_RECORDS = HEAD_BYTES + _HEAD.size + _CRC.size
 
 
 def group_bytes(records: int, body_bytes: int) -> int:
-    """Return the bytes of the whole object."""
     return BEFORE_RECORDS + RECORD_BYTES * records + body_bytes
 
 

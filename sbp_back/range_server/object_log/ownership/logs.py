@@ -44,7 +44,6 @@ class Logs:
         self._known: dict[str, Bucket] = {}
 
     def log(self, name: str) -> Bucket:
-        """Return the log ``NAME/G``."""
         return self._known.setdefault(name, self.root.below(f"logs/{name}"))
 
     def claim(self, name: str) -> Claim:

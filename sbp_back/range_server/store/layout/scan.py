@@ -33,7 +33,6 @@ class Group(Struct):
 
     @property
     def body_at(self) -> int:
-        """Return the position of the first body."""
         return self.position + self.header.body_at
 
     @property
