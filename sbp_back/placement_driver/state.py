@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from anabranch_kit.errors import StoreError, StoreVersionError
-from anabranch_kit.sql.connection import Connection, Migration, among, upsert
+from anabranch_kit.sql.connection import Connection, among, migration, upsert
 from anabranch_kit.sql.engine import Engine, Job, SqlDamaged
 from anabranch_kit.sql.row_sums import make_table
 from anabranch_kit.sql.sqlite import SqliteEngine
@@ -85,16 +85,6 @@ SCHEMA = "anabranch_pd"
 _RESERVE_BYTES = 8 * 1024 * 1024
 
 
-def _statements(*statements: str) -> Migration:
-    """Return a migration that runs these."""
-
-    def migration(connection: Connection) -> None:
-        for statement in statements:
-            connection.execute(statement)
-
-    return migration
-
-
 def _make_identity(connection: Connection) -> None:
     # Early releases created this table without raising the format.
     table = "identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
@@ -103,7 +93,7 @@ def _make_identity(connection: Connection) -> None:
 
 
 MIGRATIONS = (
-    _statements(
+    migration(
         "CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID",
         """CREATE TABLE streams (
             stream_id INTEGER PRIMARY KEY,
@@ -139,10 +129,10 @@ MIGRATIONS = (
         ) WITHOUT ROWID""",
     ),
     # Ranges of the document's dialect.
-    _statements("ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0"),
+    migration("ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0"),
     _make_identity,
     # Earlier formats had no floors of ranges, and queued only deletions for range servers.
-    _statements(
+    migration(
         "ALTER TABLE ranges ADD COLUMN floor INTEGER NOT NULL DEFAULT 0",
         """CREATE TABLE news (
             server_id INTEGER NOT NULL,
@@ -152,12 +142,12 @@ MIGRATIONS = (
         ) WITHOUT ROWID""",
     ),
     # Origin of a stream: inside or outside the placement driver's process.
-    _statements("ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0"),
+    migration("ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0"),
     make_table,
     # Range servers whose log another one has taken over.
-    _statements("CREATE TABLE adopted (server_id INTEGER PRIMARY KEY, by_server INTEGER NOT NULL)"),
+    migration("CREATE TABLE adopted (server_id INTEGER PRIMARY KEY, by_server INTEGER NOT NULL)"),
     # Objects of ranges.
-    _statements(
+    migration(
         """CREATE TABLE objects (
             stream_id INTEGER NOT NULL,
             range_index INTEGER NOT NULL,
