@@ -97,6 +97,8 @@ class LogBackup:
 
     def _copy_segments(self, check: Callable[[], None]) -> int:
         names = sorted(f"wal/{path.name}" for path in ending(self._store / "wal", ".seg"))
+        for name in [name for name in self.copied if name.startswith("wal/") and name not in names]:
+            self._drop(name)
         count = 0
         for name, following in zip(names, [*names[1:], None], strict=True):
             if name in self._complete:

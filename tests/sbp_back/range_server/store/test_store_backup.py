@@ -52,6 +52,51 @@ async def test_a_copy_made_under_appends_trims_and_evacuations_opens_with_all_of
         assert driver.failures == []
 
 
+async def test_a_segment_that_went_after_a_part_of_it_was_copied_goes_from_the_copy(tmp_path: Path) -> None:
+    async with Driver(tmp_path / "store") as driver:
+        await driver.create(1)
+        await driver.append(make_entry(1, 0, size=SIZE))
+        backup = LogBackup(driver.path, tmp_path / "backup")
+        backup.catch_up()
+        first = driver.segments()[0]
+        for base in range(1, 100):
+            await driver.append(make_entry(1, base, size=SIZE))
+        await driver.trim(1, 95)
+        await driver.until(lambda: not first.exists())
+        backup.catch_up()
+        assert backup.copied.keys() == {
+            f"{path.parent.name}/{path.name}" for path in (tmp_path / "backup").rglob("*") if path.is_file()
+        }
+        assert f"wal/{first.name}" not in backup.copied
+        async with Driver(tmp_path / "backup") as copy:
+            assert [one.base_offset for one in await copy.read_all(1, 95)] == list(range(95, 100))
+
+
+async def test_segments_that_go_while_checkpoints_are_copied_are_not_missed(tmp_path: Path) -> None:
+    async with Driver(tmp_path / "store") as driver:
+        await driver.create(1)
+        for base in range(60):
+            await driver.append(make_entry(1, base, size=SIZE))
+        await driver.until(lambda: any((driver.path / "ckpt").glob("*.ckpt")))
+        before, loop = driver.segments(), asyncio.get_running_loop()
+
+        async def renew() -> None:
+            for base in range(60, 200):
+                await driver.append(make_entry(1, base, size=SIZE))
+            await driver.trim(1, 195)
+            await driver.until(lambda: not set(before) & set(driver.segments()))
+
+        changes = iter([renew])
+
+        def check() -> None:
+            for change in changes:
+                asyncio.run_coroutine_threadsafe(change(), loop).result()
+
+        await asyncio.to_thread(LogBackup(driver.path, tmp_path / "backup").catch_up, check)
+        async with Driver(tmp_path / "backup") as copy:
+            assert [one.base_offset for one in await copy.read_all(1, 195)] == list(range(195, 200))
+
+
 async def test_a_damaged_group_before_later_ones_is_no_end_of_the_log(tmp_path: Path) -> None:
     async with Driver(tmp_path / "store") as driver:
         await driver.create(1)
