@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.topics.catalog import Catalog
     from bridges.cluster.ownership import Ownership
+    from kafka_front.wire.messages import OffsetCommitRequest, TxnOffsetCommitRequest
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -175,11 +176,34 @@ class GroupService:
         group = self.directory.get(group_id)
         return None if group is not None and group.members else self.progress.other_view(group_id)
 
-    def check_commit(self, group_id: str, generation: int) -> None:
-        """Raise KafkaError for a commit by a client that is no member if members of another protocol exclude it."""
+    def check_commit(
+        self,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        *,
+        unknown_group_error: int,
+        transactional: bool = False,
+    ) -> None:
+        """Raise KafkaError unless the client that sent a commit may commit in its generation or epoch of the group.
+        Members of another protocol exclude clients that are no members."""
+        group_id, member_id, instance_id = request.group_id, request.member_id, request.group_instance_id
+        generation = request.generation_id_or_member_epoch
         if generation < 0 and self.progress.other_summary(group_id) is not None:
             text = f"members of another protocol read group {group_id!r}: only they commit"
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, text)
+        group = self.directory.consumer.get(group_id)
+        if group is not None:
+            self.consumers.check_commit(group, member_id, instance_id, generation, transactional=transactional)
+            return
+        self.coordinator.check_commit(
+            self.runtime.now_ms(),
+            group_id,
+            member_id,
+            instance_id,
+            generation,
+            unknown_group_error=unknown_group_error,
+            transactional=transactional,
+        )
+        self.runtime.touched()
 
     # --- expiry --------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,8 @@ class TransactionalOffsets:
         producer = request.producer_id, request.producer_epoch
         if version >= _IMPLICIT_SINCE:
             await self._transactions.owned.add(name, *producer, [], [group])
-        self._check_member(version, request)
+        unknown = ErrorCode.GROUP_ID_NOT_FOUND if version >= _IDS_SINCE else ErrorCode.ILLEGAL_GENERATION
+        self._groups.check_commit(request, unknown_group_error=unknown, transactional=True)
         check = partial(require_group, name=name, producer_id=producer[0], epoch=producer[1], group=group)
         try:
             await self._progress.commit_with(name, group, asked.positions, check)
@@ -71,27 +72,6 @@ class TransactionalOffsets:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, str(error)) from error
         except LogError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-
-    def _check_member(self, version: int, request: TxnOffsetCommitRequest) -> None:
-        groups, runtime = self._groups, self._groups.runtime
-        generation = request.generation_id_or_member_epoch
-        groups.check_commit(request.group_id, generation)
-        consumers = groups.directory.consumer.get(request.group_id)
-        if consumers is not None:
-            groups.consumers.check_commit(
-                consumers, request.member_id, request.group_instance_id, generation, transactional=True
-            )
-            return
-        groups.coordinator.check_commit(
-            runtime.now_ms(),
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            generation,
-            unknown_group_error=ErrorCode.GROUP_ID_NOT_FOUND if version >= _IDS_SINCE else ErrorCode.ILLEGAL_GENERATION,
-            transactional=True,
-        )
-        runtime.touched()
 
 
 def _code_for(version: int, code: int) -> int:

@@ -170,30 +170,14 @@ class Offsets:
 
     def _check_member(self, version: int, request: m.OffsetCommitRequest) -> None:
         service = self._service
-        service.check_commit(request.group_id, request.generation_id_or_member_epoch)
         if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
         group = service.directory.consumer.get(request.group_id)
-        if group is not None:
-            if version < _UNKNOWN_GROUP_SINCE and group.members:
-                member = group.members.get(request.member_id)
-                if member is not None and member.classic is None:
-                    text = "this version has no field for the member's epoch"
-                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, text)
-            service.consumers.check_commit(
-                group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
-            )
-            return
+        member = None if group is None else group.members.get(request.member_id)
+        if version < _UNKNOWN_GROUP_SINCE and member is not None and member.classic is None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this version has no field for the member's epoch")
         unknown = ErrorCode.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUP_SINCE else ErrorCode.ILLEGAL_GENERATION
-        service.coordinator.check_commit(
-            service.runtime.now_ms(),
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            unknown_group_error=unknown,
-        )
-        service.runtime.touched()
+        service.check_commit(request, unknown_group_error=unknown)
 
     async def _store(self, group_id: str, positions: list[tuple[str, int, Committed]]) -> None:
         committing = self._service.committing
