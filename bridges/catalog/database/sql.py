@@ -110,6 +110,10 @@ class Database(SqlThread):
         """
         return await self.submit(fn, flush=flush, frees=frees, then=then)
 
+    async def await_writes(self) -> None:
+        """Wait until all work submitted before is durable. Raises the errors of :meth:`run`."""
+        await self.run(lambda connection: None)
+
     async def surely(self, fn: Callable[[Connection], T]) -> T:
         """Run ``fn`` like :meth:`run`, and retry it for some seconds. For work at a start, because nodes that start
         together collide in the database. Raises the errors of :meth:`run`."""

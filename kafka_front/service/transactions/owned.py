@@ -160,7 +160,7 @@ class OwnedTransactions(OwnedKeys):
         self.parts.lost(lambda stream: True)
         if in_order:
             # Rows in flight must be stored before the next owner reads them.
-            await self._node.db.run(_nothing)
+            await self._node.db.await_writes()
 
     def topic_deleted(self, topic: Topic) -> None:
         """Drop the parts of a deleted topic."""
@@ -324,10 +324,6 @@ class OwnedTransactions(OwnedKeys):
         """Return an id as the database has it. Raises LogError."""
         found = await self._node.db.run(partial(tables.whole, name=name))
         return None if found is None else rebuild(*found)
-
-
-def _nothing(connection: Connection) -> None:
-    """Change nothing: when this is done, all work submitted before is durable."""
 
 
 def _produce_error(code: int, implicit: bool) -> Refused:

@@ -379,7 +379,7 @@ class Transactions:
             except KafkaError as refused:
                 if refused.code != CONCURRENT:
                     raise
-            await self._node.db.run(_nothing)  # waits for the row in flight
+            await self._node.db.await_writes()  # waits for the row in flight
         else:
             raise KafkaError(CONCURRENT)
         self.touched()
@@ -398,7 +398,3 @@ class Transactions:
         except TimeoutError:
             return False
         return True
-
-
-def _nothing(connection: Connection) -> None:
-    """Change nothing: when this is done, all work submitted before is durable."""

@@ -27,7 +27,6 @@ from spark_pipeline.node.messages import MARKERS, WHOLE, Mark, Missing, Place, W
 from spark_pipeline.node.sinks.tables import is_decided
 
 if TYPE_CHECKING:
-    from bridges.catalog.database.sql import Connection
     from bridges.cluster.members import Member
     from bridges.node.front import NodeServices
     from spark_pipeline.node.sinks.attempts import Attempt
@@ -63,7 +62,7 @@ class Queries(OwnedNames):
         self._surrender(lambda query: self.slot(query) in slots)
         if in_order:
             # Writes submitted before are durable when the next owner reads.
-            await self._node.db.run(_nothing)
+            await self._node.db.await_writes()
 
     def owner(self, query: str) -> Member | None:
         """Return the owner of a query; None if it is this node, and this node has read the query's state.
@@ -112,7 +111,3 @@ class Queries(OwnedNames):
             if asked.producer_id not in to.state.transactions.open:
                 found.append(place)
         return Missing(found)
-
-
-def _nothing(connection: Connection) -> None:
-    """Change nothing: when this has run, all transactions submitted before are durable."""

@@ -207,7 +207,7 @@ class Transactions(OwnedNames):
             found.ended.set()
             del self._committing[found.id]
         if in_order:
-            await self._node.db.run(_nothing)  # what was submitted before is durable when the next owner reads
+            await self._node.db.await_writes()  # what was submitted before is durable when the next owner reads
 
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
@@ -573,7 +573,3 @@ def _places(parts: Sequence[tables.Part]) -> dict[str, set[int]]:
     for part in parts:
         found.setdefault(part.topic, set()).add(part.partition)
     return found
-
-
-def _nothing(connection: Connection) -> None:
-    """Change nothing: when this has run, all that was submitted before is durable."""
