@@ -10,7 +10,7 @@ import pytest
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups import wire_client as w
-from tests.kafka_front.groups.lab import assignment
+from tests.kafka_front.groups.lab import assignment, subscription
 from tests.kafka_front.groups.test_group_requests import Place, place
 from tests.kafka_front.groups.wire_client import WireClient
 
@@ -143,10 +143,13 @@ async def test_a_static_member_is_released_first(place: Place) -> None:
 
 async def test_a_group_whose_assignor_gives_data_of_its_own_stays_classic(place: Place) -> None:
     client, group = await place.client(), place.group()
-    given = await client.call(5, w.join(group))
-    joined = await client.call(5, w.join(group, given.member_id))
+    streams = w.protocols(("stream", subscription("t")))
+    given = await client.call(5, w.join(group, protocols=streams))
+    joined = await client.call(5, w.join(group, given.member_id, protocols=streams))
     own = assignment({"t": [0, 1]})[:-4] + b"\0\0\0\1d"
-    await client.call(3, w.sync(group, joined.member_id, joined.generation_id, {joined.member_id: own}))
+    await client.call(
+        3, w.sync(group, joined.member_id, joined.generation_id, {joined.member_id: own}, protocol_name="stream")
+    )
     assert (await Member(client, group).beat()).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert (await client.call(3, w.heartbeat(group, joined.member_id, 1))).error_code == ErrorCode.NONE
 
