@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from anabranch_kit.errors import DiskFull, StoreError
 from anabranch_kit.memory.buffers import Buffer
-from anabranch_kit.run.awaited import Settle, awaited
+from anabranch_kit.run.awaited import awaited
 from sbp_back.client.gathering import LocalStore
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from sbp_back.wire.entry import entry_crc, pack_entry
@@ -40,11 +41,7 @@ async def replaced(store: LocalStore, epoch: int, old: Sequence[Entry], new: Seq
     for entry in entries:
         if entry.crc < 0 and entry.size > _LONG_BYTES:
             await asyncio.to_thread(entry_crc, entry)
-
-    def ask(settle: Settle[None]) -> None:
-        store.replace(epoch, old, entries, lambda error: settle(error))
-
-    decided = awaited(ask)
+    decided = awaited(partial(store.replace, epoch, old, entries))
     try:
         await asyncio.shield(decided)
     except asyncio.CancelledError:

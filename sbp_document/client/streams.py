@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from anabranch_kit.memory.buffers import Buffer
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.shared import SharedWorks
 from anabranch_kit.run.task_set import TaskSet
 from sbp_back.client.control import ControlOptions, opening, repeatedly
 from sbp_back.client.gathering import Gathering, place_of
@@ -106,7 +107,7 @@ class DocumentStreams:
         self._connect = connect
         self._channels: dict[str, DocumentChannel] = {}
         self._ranges: dict[int, list[DocumentRange]] = {}
-        self._listing: dict[int, asyncio.Task[None]] = {}
+        self._listing: SharedWorks[int, list[DocumentRange]] = SharedWorks()
         self._writers: dict[int, DocumentWriter] = {}
         self._tasks = TaskSet()
         self._follower = Follower(
@@ -317,7 +318,7 @@ class DocumentStreams:
 
     async def _fetch_anew(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, limit: int) -> None:
         try:
-            ranges = await self._list_once(stream_id)
+            ranges = await self._listing.wait(stream_id, partial(self._list, stream_id))
         except SbpError as error:
             done(error)
             return
@@ -333,19 +334,6 @@ class DocumentStreams:
                 done(answer if isinstance(answer, SbpError) else _below(answer, limit))
 
         self._fetch_from(ranges, stream_id, offset, max_bytes, fetched)
-
-    async def _list_once(self, stream_id: int) -> list[DocumentRange]:
-        """List the ranges of a stream; concurrent calls for one stream share one request."""
-        listing = self._listing.get(stream_id)
-        if listing is None:
-
-            async def ask() -> None:
-                await self._list(stream_id)
-
-            listing = self._listing[stream_id] = asyncio.ensure_future(ask())
-            listing.add_done_callback(lambda _: self._listing.pop(stream_id, None))
-        await asyncio.shield(listing)
-        return self._ranges.get(stream_id, [])
 
     def _fetch_from(
         self, ranges: list[DocumentRange], stream_id: int, offset: int, max_bytes: int, done: FetchDone

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from anabranch_kit.run.turns import in_turns
+from anabranch_kit.run.turns import gathered, in_turns
 from sbp_back.client.control import ControlOptions, ask_repeatedly
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire import model as w
@@ -22,32 +21,27 @@ O = TypeVar("O")  # noqa: E741
 A = TypeVar("A", bound=w.DocumentResponse)
 
 _OPTIONS = ControlOptions()
-_SIDE_BY_SIDE = 64
 _MAX_LISTED = 100_000
 """Ranges in one answer; about what a frame holds."""
 
 
-async def each(items: Sequence[I], work: Callable[[I], Awaitable[O]], failed: Callable[[I, w.Status], O]) -> list[O]:
+async def each(items: Iterable[I], work: Callable[[I], Awaitable[O]], failed: Callable[[I, w.Status], O]) -> list[O]:
     """Run ``work`` for all items, a bounded number side by side; an item whose work raises ``SbpError`` gets ``failed``
     as its result.
     """
-    results: list[O | None] = [None] * len(items)
-    left = iter(enumerate(items))
 
-    async def work_off() -> None:
-        for position, item in left:
-            try:
-                results[position] = await work(item)
-            except SbpError as error:
-                results[position] = failed(item, w.Status(error.code, error.message))
+    async def outcome(item: I) -> O:
+        try:
+            return await work(item)
+        except SbpError as error:
+            return failed(item, w.Status(error.code, error.message))
 
-    await asyncio.gather(*(work_off() for _ in range(min(_SIDE_BY_SIDE, len(items)))))
-    return cast("list[O]", results)
+    return await gathered(outcome(item) for item in items)
 
 
 async def _all(
     request: m.ControlRequest[A],
-    items: Sequence[I],
+    items: Iterable[I],
     work: Callable[[I], Awaitable[O]],
     failed: Callable[[I, w.Status], O],
 ) -> A:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from anabranch_kit.errors import StoreCorrupt, StoreError
-from anabranch_kit.run.awaited import Settle, awaited
+from anabranch_kit.run.awaited import awaited
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.store import Store
 from sbp_back.wire.entry import pack_entry
@@ -131,11 +132,7 @@ class StoreCopy:
     async def forget(self, stream_id: int) -> None:
         """Delete what the target has of a stream."""
         await self._way.wait_until_done()
-
-        def delete(settle: Settle[None]) -> None:
-            self._target.delete_stream(stream_id, lambda error: settle(None, error))
-
-        await awaited(delete)
+        await awaited(partial(self._target.delete_stream, stream_id))
 
     def differs(self, held: Held) -> str:
         """Return how the target's range differs from the source's, apart from its entries; empty if it is the same."""
@@ -221,12 +218,8 @@ async def read_range(held: Held, at: int = -1) -> AsyncIterator[list[Entry]]:
     at = _first(stored) if at < 0 else at
     while at < stored.visible_end:
         offset = max(at, stored.min_offset)  # the first entry may begin before it
-
-        def ask(settle: Settle[list[Entry]], offset: int = offset) -> None:
-            held.store.read(stream_id, index, offset, -1, _READ_BYTES, settle)
-
         try:
-            entries = await awaited(ask)
+            entries = await awaited(partial(held.store.read, stream_id, index, offset, -1, _READ_BYTES))
         except StoreCorrupt as error:
             raise CopyFailed(f"offset {offset} of {_name(stored)} is damaged: {error}", stream_id) from error
         except StoreError as error:
