@@ -87,34 +87,41 @@ class _Failure(NamedTuple):
 
     def set(self, answer: Message) -> None:
         """Set the error of an answer or of one of its items."""
-        for name, value in zip(
-            ("error_code", "partition_error_code", "error_message"), (self.code, *self), strict=True
-        ):
+        code, message = self
+        for name, value in (("error_code", code), ("partition_error_code", code), ("error_message", message)):
             if name in answer.__slots__:
                 setattr(answer, name, value)
 
     def repeat(self, items: str, asked: Any, answer: Message) -> None:
         """Add the items of a request, or of one of its items, to the answer."""
-        line, _, inner = items.partition(" > ")
-        names, *fields = line.split()
-        there, _, here = names.partition("=")
+        there, here, repeats, fixed, inner = _parse(items)
         message: Any = type(answer)
-        kind = _kind(message, there)
-        for one in getattr(asked, here or there) or ():
+        kind, answers = _kind(message, there), getattr(answer, there)
+        for one in getattr(asked, here) or ():
             item = kind()
             self.set(item)
-            for field in fields:
-                if ":" in field:
-                    name, _, number = field.partition(":")
-                    setattr(item, name, int(number))
-                    continue
-                name, renamed, source = field.partition("=")
-                value = one if renamed and not source else getattr(one, source or name)
+            for name, source in repeats:
+                value = getattr(one, source) if source else one
                 if value is not None:
                     setattr(item, name, value)
+            for name, number in fixed:
+                setattr(item, name, number)
             if inner:
                 self.repeat(inner, one, item)
-            getattr(answer, there).append(item)
+            answers.append(item)
+
+
+@cache
+def _parse(items: str) -> tuple[str, str, list[tuple[str, str]], list[tuple[str, int]], str]:
+    """Return the list's name in the answer and in the request, the repeated fields with their sources ("": the item
+    itself), the fields with one value, and the inner list."""
+    line, _, inner = items.partition(" > ")
+    names, *fields = line.split()
+    there, _, here = names.partition("=")
+    repeated = [field.partition("=") for field in fields if ":" not in field]
+    fixed = [field.split(":") for field in fields if ":" in field]
+    repeats = [(name, source if renamed else name) for name, renamed, source in repeated]
+    return there, here or there, repeats, [(name, int(number)) for name, number in fixed], inner
 
 
 @cache
