@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from bridges.catalog.database.sql import Connection, upsert
+from anabranch_kit.sql.connection import migration
+from bridges.catalog.database.sql import Connection, Migration, upsert
 
 
 def _first(connection: Connection) -> None:
@@ -29,43 +30,6 @@ def _first(connection: Connection) -> None:
     connection.execute("CREATE INDEX front_pravega_versions ON front_pravega_entries (segment, version)")
 
 
-def _transactions(connection: Connection) -> None:
-    # ``hidden`` is the topic that holds the transaction's segments: partition n belongs to the nth of ``parents``.
-    connection.execute(
-        "CREATE TABLE front_pravega_transactions (topic TEXT, high INTEGER, low INTEGER, state INTEGER NOT NULL, "
-        "lease_ms INTEGER NOT NULL, created_ms INTEGER NOT NULL, hidden TEXT NOT NULL, parents TEXT NOT NULL, "
-        "PRIMARY KEY (topic, high, low)) STRICT"
-    )
-
-
-def _key_value_tables(connection: Connection) -> None:
-    # ``config`` is the controller's message; the table segments are rows of ``tables``.
-    connection.execute(
-        "CREATE TABLE front_pravega_key_value_tables (scope TEXT, name TEXT, config BLOB NOT NULL, "
-        "PRIMARY KEY (scope, name)) STRICT"
-    )
-    # Removed keys of tables, the latest ones only; ``version`` is the position of the removal.
-    connection.execute(
-        "CREATE TABLE front_pravega_removed (segment TEXT, key BLOB, version INTEGER NOT NULL, "
-        "PRIMARY KEY (segment, key)) STRICT"
-    )
-    connection.execute("CREATE INDEX front_pravega_removals ON front_pravega_removed (segment, version)")
-
-
-def _decisions(connection: Connection) -> None:
-    # The ends of transactions are carried out in the order in which they were decided.
-    connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN decided INTEGER NOT NULL DEFAULT 0")
-
-
-def _merges(connection: Connection) -> None:
-    # Merges in pieces, by the topics that hold their sources: topic, partition and backend stream of the target, and
-    # the producer ids of the present attempt and of the previous one.
-    connection.execute(
-        "CREATE TABLE front_pravega_merges (topic TEXT PRIMARY KEY, target TEXT NOT NULL, partition INTEGER NOT NULL, "
-        "stream INTEGER NOT NULL, attempt INTEGER NOT NULL, stale INTEGER NOT NULL) STRICT"
-    )
-
-
 def _bounded_tables(connection: Connection) -> None:
     # ``stored`` is the table's name in ``entries`` and ``removed``: a recreated table gets another one. Rows there
     # whose name is in ``dropped`` belong to deleted tables, and are removed a slice at a time.
@@ -78,68 +42,71 @@ def _bounded_tables(connection: Connection) -> None:
     connection.execute("INSERT INTO front_pravega_table_count SELECT count(*) FROM front_pravega_tables")
 
 
-def _noted(connection: Connection) -> None:
-    # Writers' notes of time: positions by segment id, as JSON, and the wall clock (ms) at the note.
-    connection.execute(
-        "CREATE TABLE front_pravega_noted (topic TEXT, writer TEXT, time INTEGER NOT NULL, position TEXT NOT NULL, "
-        "alive INTEGER NOT NULL, noted_ms INTEGER NOT NULL, PRIMARY KEY (topic, writer)) STRICT"
-    )
-
-
-def _numbered_tables(connection: Connection) -> None:
-    # Number of the table's first segment (bridges/catalog/topics/former.py).
-    connection.execute("ALTER TABLE front_pravega_key_value_tables ADD COLUMN first INTEGER NOT NULL DEFAULT 0")
-
-
-def _conditional_merges(connection: Connection) -> None:
-    # Attributes of the target updated with the decision: id in hexadecimal, new value, old value, as JSON.
-    connection.execute("ALTER TABLE front_pravega_merges ADD COLUMN undo TEXT NOT NULL DEFAULT '[]'")
-
-
-def _outcomes(connection: Connection) -> None:
-    # Outcomes of ended transactions, by stream id, in the order of their ends; ``transactions`` has the open ones.
-    connection.execute(
-        "CREATE TABLE front_pravega_outcomes (number INTEGER PRIMARY KEY AUTOINCREMENT, stream BLOB NOT NULL, "
-        "high INTEGER NOT NULL, low INTEGER NOT NULL, state INTEGER NOT NULL, UNIQUE (stream, high, low)) STRICT"
-    )
-
-
-def _several_nodes(connection: Connection) -> None:
-    # State of a transaction that the nodes of a cluster share: the places of the segments that a commit has appended,
-    # as JSON, and the number of pings at nodes that do not end its lease.
-    connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN merged TEXT NOT NULL DEFAULT '[]'")
-    connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN pings INTEGER NOT NULL DEFAULT 0")
-    connection.execute("CREATE INDEX front_pravega_hidden ON front_pravega_transactions (hidden)")
-    # Latest rates of the segments of streams with scaling by rate, published by their owners.
-    connection.execute(
-        "CREATE TABLE front_pravega_loads (topic TEXT, partition INTEGER, rate REAL NOT NULL, hot INTEGER NOT NULL, "
-        "cold INTEGER NOT NULL, seen_ms INTEGER NOT NULL, PRIMARY KEY (topic, partition)) STRICT"
-    )
-
-
-def _targets(connection: Connection) -> None:
-    # The segments to which a commit appends those of ``parents`` (which are sealed), as JSON; empty: ``parents``.
-    connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN targets TEXT NOT NULL DEFAULT ''")
-
-
 def _default_scope(connection: Connection) -> None:
     # The scope of topics whose names have no dot: clients find it before there are any.
     connection.execute(upsert("front_pravega_scopes", "name"), ("default",))
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+MIGRATIONS: tuple[Migration, ...] = (
     _first,
-    _transactions,
-    _key_value_tables,
-    _decisions,
-    _merges,
+    migration(
+        # ``hidden`` is the topic that holds the transaction's segments: partition n belongs to the nth of ``parents``.
+        "CREATE TABLE front_pravega_transactions (topic TEXT, high INTEGER, low INTEGER, state INTEGER NOT NULL, "
+        "lease_ms INTEGER NOT NULL, created_ms INTEGER NOT NULL, hidden TEXT NOT NULL, parents TEXT NOT NULL, "
+        "PRIMARY KEY (topic, high, low)) STRICT",
+    ),
+    migration(
+        # ``config`` is the controller's message; the table segments are rows of ``tables``.
+        "CREATE TABLE front_pravega_key_value_tables (scope TEXT, name TEXT, config BLOB NOT NULL, "
+        "PRIMARY KEY (scope, name)) STRICT",
+        # Removed keys of tables, the latest ones only; ``version`` is the position of the removal.
+        "CREATE TABLE front_pravega_removed (segment TEXT, key BLOB, version INTEGER NOT NULL, "
+        "PRIMARY KEY (segment, key)) STRICT",
+        "CREATE INDEX front_pravega_removals ON front_pravega_removed (segment, version)",
+    ),
+    migration(
+        # The ends of transactions are carried out in the order in which they were decided.
+        "ALTER TABLE front_pravega_transactions ADD COLUMN decided INTEGER NOT NULL DEFAULT 0",
+    ),
+    migration(
+        # Merges in pieces, by the topics that hold their sources: topic, partition and backend stream of the target,
+        # and the producer ids of the present attempt and of the previous one.
+        "CREATE TABLE front_pravega_merges (topic TEXT PRIMARY KEY, target TEXT NOT NULL, partition INTEGER NOT NULL, "
+        "stream INTEGER NOT NULL, attempt INTEGER NOT NULL, stale INTEGER NOT NULL) STRICT",
+    ),
     _bounded_tables,
-    _noted,
-    _numbered_tables,
-    _conditional_merges,
-    _outcomes,
-    _several_nodes,
-    _targets,
+    migration(
+        # Writers' notes of time: positions by segment id, as JSON, and the wall clock (ms) at the note.
+        "CREATE TABLE front_pravega_noted (topic TEXT, writer TEXT, time INTEGER NOT NULL, position TEXT NOT NULL, "
+        "alive INTEGER NOT NULL, noted_ms INTEGER NOT NULL, PRIMARY KEY (topic, writer)) STRICT",
+    ),
+    migration(
+        # Number of the table's first segment (bridges/catalog/topics/former.py).
+        "ALTER TABLE front_pravega_key_value_tables ADD COLUMN first INTEGER NOT NULL DEFAULT 0",
+    ),
+    migration(
+        # Attributes of the target updated with the decision: id in hexadecimal, new value, old value, as JSON.
+        "ALTER TABLE front_pravega_merges ADD COLUMN undo TEXT NOT NULL DEFAULT '[]'",
+    ),
+    migration(
+        # Outcomes of ended transactions, by stream id, in the order of their ends; ``transactions`` has the open ones.
+        "CREATE TABLE front_pravega_outcomes (number INTEGER PRIMARY KEY AUTOINCREMENT, stream BLOB NOT NULL, "
+        "high INTEGER NOT NULL, low INTEGER NOT NULL, state INTEGER NOT NULL, UNIQUE (stream, high, low)) STRICT",
+    ),
+    migration(
+        # State of a transaction that the nodes of a cluster share: the places of the segments that a commit has
+        # appended, as JSON, and the number of pings at nodes that do not end its lease.
+        "ALTER TABLE front_pravega_transactions ADD COLUMN merged TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE front_pravega_transactions ADD COLUMN pings INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX front_pravega_hidden ON front_pravega_transactions (hidden)",
+        # Latest rates of the segments of streams with scaling by rate, published by their owners.
+        "CREATE TABLE front_pravega_loads (topic TEXT, partition INTEGER, rate REAL NOT NULL, hot INTEGER NOT NULL, "
+        "cold INTEGER NOT NULL, seen_ms INTEGER NOT NULL, PRIMARY KEY (topic, partition)) STRICT",
+    ),
+    migration(
+        # The segments to which a commit appends those of ``parents`` (which are sealed), as JSON; empty: ``parents``.
+        "ALTER TABLE front_pravega_transactions ADD COLUMN targets TEXT NOT NULL DEFAULT ''",
+    ),
     _default_scope,
 )
 """Migrations, each from one version to the next. Never change one that was released."""

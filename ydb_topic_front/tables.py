@@ -5,12 +5,12 @@ Never change a released migration: append one.
 
 from __future__ import annotations
 
+from anabranch_kit.sql.connection import migration
 from bridges.catalog.database.sql import Connection
 from ydb_topic_front.service.transactions import tables as transactions
 
-
-def _version_1(connection: Connection) -> None:
-    for statement in (
+MIGRATIONS = (
+    migration(
         # Settings of a topic that only YDB's clients use, as one message (ydb_topic_front/service/topics/settings.py).
         # Topics of other protocols have no row.
         """CREATE TABLE front_ydb_topics (
@@ -26,11 +26,9 @@ def _version_1(connection: Connection) -> None:
             PRIMARY KEY (topic, producer)
         ) STRICT, WITHOUT ROWID""",
         "CREATE INDEX front_ydb_producers_used ON front_ydb_producers (used_ms)",
-    ):
-        connection.execute(statement)
-
-
-MIGRATIONS = (_version_1, transactions.create)
+    ),
+    transactions.create,
+)
 
 
 def erase_topic(connection: Connection, topic: str) -> None:
