@@ -75,6 +75,10 @@ class ListQuery(SortedQuery, frozen=True, kw_only=True):
     sort: Literal["name"] = "name"
 
 
+WHOLE = ListQuery().page
+"""The whole list instead of a page."""
+
+
 async def chosen(items: Iterable[S | None], page: Page, *, descending: bool = False) -> tuple[list[S], int]:
     """Return the items on the page, sorted, and their number on all pages. None among ``items`` is skipped."""
     runs: list[list[S]] = [[]]

@@ -16,7 +16,7 @@ from bridges.cluster import versions
 from bridges.cluster.slots import ANY
 from bridges.console import paging
 from bridges.console.handlers import Handlers, route
-from bridges.console.paging import ListQuery, Page
+from bridges.console.paging import WHOLE, ListQuery, Page
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("anabranch.console")
 
-_WHOLE = ListQuery().page
 _Numbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=10_000)]
 
 
-class Which(Struct, frozen=True, kw_only=True):
+class SlotChoice(Struct, frozen=True, kw_only=True):
     """Slots: by number, those of a topic's ``partitions`` (default: all), or that of a group."""
 
     slots: _Numbers = []
@@ -39,13 +38,13 @@ class Which(Struct, frozen=True, kw_only=True):
     space: str = CONSUMERS
 
 
-class Move(Which, frozen=True, kw_only=True):
+class Move(SlotChoice, frozen=True, kw_only=True):
     """Slots, and the node that shall own them."""
 
     node_id: Annotated[int, Meta(ge=0)]
 
 
-class Unpin(Which, frozen=True, kw_only=True):
+class Unpin(SlotChoice, frozen=True, kw_only=True):
     """Slots; or those that are pinned to a node; or all."""
 
     node_id: int | None = None
@@ -53,7 +52,7 @@ class Unpin(Which, frozen=True, kw_only=True):
 
 
 class ClusterHandlers(Handlers):
-    """Handlers of ``/api/cluster``. Seeing it needs DESCRIBE on the node, draining nodes and moving slots ALTER."""
+    """Handlers of ``/api/cluster`` and the paths below it."""
 
     @route("GET /api/cluster", "Nodes of the cluster", Operation.DESCRIBE, query=ListQuery)
     async def status(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
@@ -92,7 +91,7 @@ class ClusterHandlers(Handlers):
         await self._node.cluster.unpin(slots or None, body.node_id)
         return await self._answer(request, asked=slots)
 
-    def _slots(self, which: Which) -> list[int]:
+    def _slots(self, which: SlotChoice) -> list[int]:
         """Return the numbers of slots. Raises RequestError and TopicNotFound."""
         cluster = self._node.cluster
         count = len(cluster.keeper.slots)
@@ -112,7 +111,7 @@ class ClusterHandlers(Handlers):
         return sorted(found)
 
     async def _answer(
-        self, request: web.Request, page: Page = _WHOLE, asked: Collection[int] | None = None
+        self, request: web.Request, page: Page = WHOLE, asked: Collection[int] | None = None
     ) -> web.StreamResponse:
         cluster = self._node.cluster
         keeper = cluster.keeper

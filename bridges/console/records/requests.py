@@ -62,7 +62,7 @@ _ORDERED_MOST = 1000
 _Number = Annotated[int, Meta(ge=0)]
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class RecordsQuery(Struct, frozen=True, kw_only=True):
     """Which records to read, and from where."""
 
     partition: _Number | None = None
@@ -74,9 +74,7 @@ class Wish(Struct, frozen=True, kw_only=True):
     text: Annotated[str, Meta(description="in key, value or a header")] | None = None
     key: str | None = None
     header: Annotated[str, Meta(description="NAME, or NAME=TEXT")] | None = None
-    look: Annotated[int, Meta(ge=1, description=f"most records that a search examines; {_LOOK} by default")] | None = (
-        None
-    )
+    look: Annotated[int, Meta(ge=1, description="most records that a search examines")] | None = None
     order: Annotated[Literal["newest", "oldest"], Meta(description="Partitions are merged by time.")] | None = None
     at: Annotated[str, Meta(description="partitions, and where to begin (with newest: end) in each: 0:17,2:5")] = ""
 
@@ -142,11 +140,11 @@ class RecordHandlers(Handlers):
         "GET /api/topics/{topic}/records",
         "Records, a line each",
         Operation.READ,
-        query=Wish,
+        query=RecordsQuery,
         lines=True,
         content="application/x-ndjson",
     )
-    async def read(self, request: web.Request, query: Wish) -> web.StreamResponse:
+    async def read(self, request: web.Request, query: RecordsQuery) -> web.StreamResponse:
         """Stream records as lines.
 
         With any of ``text``, ``key``, ``header`` and ``until_ms``, only records that match all of them are sent. At
@@ -191,7 +189,7 @@ class RecordHandlers(Handlers):
         return response
 
     async def _starts(
-        self, logs: list[ReadableLog], query: Wish, at: dict[int, int], order: Order | None
+        self, logs: list[ReadableLog], query: RecordsQuery, at: dict[int, int], order: Order | None
     ) -> dict[ReadableLog, int]:
         """Return the offset of each partition at which to begin; with the newest records first, the lowest to send."""
         if query.since_ms is not None:
@@ -210,7 +208,7 @@ class RecordHandlers(Handlers):
         return {log: max(log.log_start_offset, at[log.partition] if at else _nearest(log, text)) for log in logs}
 
     async def _read_in_order(
-        self, answer: Answer, topic: Topic, lows: dict[ReadableLog, int], order: Order, query: Wish
+        self, answer: Answer, topic: Topic, lows: dict[ReadableLog, int], order: Order, query: RecordsQuery
     ) -> None:
         at, text = _places(query.at), query.offset or "latest"
         spans = [Span(log, low, log.last_stable_offset) for log, low in lows.items()]
@@ -453,7 +451,7 @@ def _nearest(log: ReadableLog, text: str) -> int:
     return max(min(offset, log.last_stable_offset), log.log_start_offset)
 
 
-def _order(query: Wish) -> Order | None:
+def _order(query: RecordsQuery) -> Order | None:
     """Return the order of time of a query, None without one. Raises RequestError."""
     if query.order is None:
         return None
@@ -468,7 +466,7 @@ def _places(at: str) -> dict[int, int]:
     return {_number(partition, "at"): _number(offset, "at") for partition, _, offset in places}
 
 
-def _search(query: Wish) -> Search | None:
+def _search(query: RecordsQuery) -> Search | None:
     if (query.text, query.key, query.header, query.until_ms, query.look) == (None,) * 5:
         return None
     name, _, text = (query.header or "").partition("=")

@@ -22,7 +22,7 @@ from bridges.console.history.pictures import rounded
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import WAYS
 from bridges.console.host import Host
-from bridges.console.paging import ListQuery, Page, SortedQuery
+from bridges.console.paging import WHOLE, ListQuery, Page, SortedQuery
 from bridges.console.topics.sizes import Size, Sizes, in_use
 from bridges.errors import LogError
 from bridges.http import rows
@@ -45,7 +45,6 @@ _OLDEST = 10_000
 _PARTITION = "/api/topics/{topic}/partitions/{partition}"
 _SEES = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
 _Value = str | int | float | bool
-_WHOLE = ListQuery().page
 
 
 class TopicQuery(SortedQuery, frozen=True, kw_only=True):
@@ -294,7 +293,7 @@ class TopicHandlers(Handlers):
         }
 
     async def _details(
-        self, request: web.Request, topic: Topic, page: Page = _WHOLE, status: int = 200
+        self, request: web.Request, topic: Topic, page: Page = WHOLE, status: int = 200
     ) -> web.StreamResponse:
         node = self._node
         wanted = topic.partitions[page.skip : page.skip + page.limit]
