@@ -59,13 +59,13 @@ def migration(*statements: str) -> Migration:
     return run
 
 
-def upsert(table: str, key: str, rest: str = "") -> str:
-    """Return the statement that writes a row: ``key`` and ``rest`` name the columns, in the order of its values. A row
-    with that key is replaced; without ``rest`` it is left as it is.
+def upsert(table: str, key: str, rest: str = "", *, rows: int = 1) -> str:
+    """Return the statement that writes ``rows`` rows: ``key`` and ``rest`` name the columns, in the order of each row's
+    values. A row with that key is replaced; without ``rest`` it is left as it is.
     """
     keys, others = key.split(), rest.split()
     columns = ", ".join((*keys, *others))
-    marks = ", ".join("?" * (len(keys) + len(others)))
+    marks = ", ".join([f"({', '.join('?' * (len(keys) + len(others)))})"] * rows)
     changes = ", ".join(f"{column} = excluded.{column}" for column in others)
     then = f"UPDATE SET {changes}" if others else "NOTHING"
-    return f"INSERT INTO {table} ({columns}) VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) DO {then}"
+    return f"INSERT INTO {table} ({columns}) VALUES {marks} ON CONFLICT ({', '.join(keys)}) DO {then}"

@@ -168,11 +168,6 @@ _RANGE_COLUMNS = (
 )
 _STREAM_COLUMNS = "stream_id, replica, ack_count, retention_ms, trim_offset, deleted, inside"
 _PUT_STREAM = upsert("streams", "stream_id", "replica ack_count retention_ms trim_offset deleted inside")
-_PUT_RANGE = upsert(
-    "ranges",
-    "stream_id range_index",
-    "epoch start_offset end_offset replica_count ack_count document floor",
-)
 _PUT_SERVER = upsert("servers", "server_id", "advertise_addr")
 _ADD_DELETION = upsert("deletions", "server_id stream_id")
 _PUT_ADOPTED = upsert("adopted", "server_id", "by_server")
@@ -187,8 +182,8 @@ _OF_SERVERS = {
 """Tables of what a range server has or has to know, with the columns that identify a row besides the server."""
 
 
-_STREAMS_AT_ONCE = 1024
-"""Streams in one statement."""
+_AT_ONCE = 1024
+"""Streams, or ranges, in one statement."""
 
 
 class _Known(Struct):
@@ -300,26 +295,21 @@ class Transaction:
     def put_range(self, row: RangeRow) -> None:
         """Insert or replace a range. Only :meth:`adopt_server` changes the servers of a range after its insertion."""
         ranges = self._read(row.stream_id).ranges
-        self._db.execute(
-            _PUT_RANGE,
-            (
-                row.stream_id,
-                row.index,
-                row.epoch,
-                row.start,
-                row.end,
-                row.replica_count,
-                row.ack_count,
-                int(row.document),
-                row.floor,
-            ),
-        )
+        self._write([row])
         if row.index not in ranges:
             for position, server in enumerate(row.server_ids):
                 self._db.execute(
                     "INSERT INTO replicas VALUES (?, ?, ?, ?)", (row.stream_id, row.index, position, server)
                 )
         ranges[row.index] = replace(row)
+
+    def _write(self, ranges: list[RangeRow]) -> None:
+        rest = "epoch start_offset end_offset replica_count ack_count document floor"
+        values: list[int] = []
+        for row in ranges:
+            values += row.stream_id, row.index, row.epoch, row.start, row.end, row.replica_count, row.ack_count
+            values += int(row.document), row.floor
+        self._db.execute(upsert("ranges", "stream_id range_index", rest, rows=len(ranges)), values)
 
     def ranges_of_server(
         self, server_id: int, first: int = 0, last: int = LAST_STREAM, *, only_open: bool = False
@@ -338,15 +328,11 @@ class Transaction:
 
     def end_ranges(self, rows: Sequence[RangeRow]) -> None:
         """Write the ends of these ranges, which are the last ones of their streams; lower the trim offset of a stream
-        that was trimmed beyond its end. The number of statements does not depend on the number of ranges: a server may
-        have very many.
+        that was trimmed beyond its end. The number of statements hardly depends on the number of ranges: a server
+        may have very many.
         """
-        if not rows:
-            return
-        self._db.executemany(
-            "UPDATE ranges SET end_offset = ? WHERE stream_id = ? AND range_index = ?",
-            [(row.end, row.stream_id, row.index) for row in rows],
-        )
+        for some in _parts(rows):
+            self._write(some)
         ends = {row.stream_id: row.end for row in rows}
         beyond: list[tuple[int, int]] = []
         for part in _parts(ends):
@@ -457,10 +443,10 @@ class Transaction:
         )
 
 
-def _parts(stream_ids: Collection[int]) -> Iterator[list[int]]:
-    """Yield the streams of one statement after the other."""
-    left = iter(stream_ids)
-    while part := list(islice(left, _STREAMS_AT_ONCE)):
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+    """Yield those of one statement after the other."""
+    left = iter(items)
+    while part := list(islice(left, _AT_ONCE)):
         yield part
 
 
