@@ -112,7 +112,7 @@ class Authenticator:
         try:
             await self._load()
         except (UsersError, KeysError) as error:
-            log.error("users and keys stay what they were", reason=str(error))
+            log.error("could not read users and keys; the former ones stay valid", reason=str(error))
 
     async def alter(self, edit: Callable[[dict[str, User]], None]) -> None:
         """Have ``edit`` change the users, in a thread. On return the change is in the file and in force here.
@@ -124,7 +124,7 @@ class Authenticator:
         try:
             await self._load()
         except KeysError as error:
-            log.error("users and keys stay what they were", reason=str(error))
+            log.error("could not read users and keys; the former ones stay valid", reason=str(error))
 
     def _read(self) -> tuple[object, Users | None, TokenKeys]:
         options = self._options

@@ -78,7 +78,7 @@ class KeySet:
             try:
                 await self._read()
             except KeysError as error:
-                log.error("keys of tokens stay what they were", reason=str(error))
+                log.error("could not read the keys of tokens; the former ones stay valid", reason=str(error))
             return
         asked = -self._refresh_s if self._asked is None else self._asked
         due = asked + (_SOONEST_S if self._missed or not self._keys else self._refresh_s)
@@ -121,7 +121,11 @@ class KeySet:
                         raise ValueError(f"the answer has more than {MOST_BYTES} bytes")
             self._take(await asyncio.to_thread(parse, bytes(body)))
         except (OSError, ValueError, aiohttp.ClientError) as error:
-            log.error("keys of tokens stay what they were", place=self._place, reason=str(error) or repr(error))
+            log.error(
+                "could not read the keys of tokens; the former ones stay valid",
+                place=self._place,
+                reason=str(error) or repr(error),
+            )
         except Exception as error:  # noqa: BLE001 - logged and counted; what was known stays
             self._barrier.caught("asking for keys of tokens", error)
 

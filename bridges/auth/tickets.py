@@ -78,7 +78,7 @@ class KeysOfOthers:
             if stamp(self._path) != self._stamp:
                 self.keys = self._read()
         except (KeysError, OSError) as error:
-            _log.error("the keys of tickets stay what they were", reason=str(error))
+            _log.error("could not read the keys of tickets; the former ones stay valid", reason=str(error))
 
     def _read(self) -> TokenKeys:
         try:

@@ -296,11 +296,14 @@ class Cluster:
                 # Poll the database: the task that receives notices has ended.
                 while not await self._db.run(over):  # noqa: ASYNC110
                     await asyncio.sleep(_RETIRING_S)
-            _log.info("what this node kept is served by another", seconds=round(time.monotonic() - began, 3))
+            _log.info(
+                "another node has taken over this node's partitions and groups",
+                seconds=round(time.monotonic() - began, 3),
+            )
         except TimeoutError:
-            _log.warning("nobody has taken over what this node kept yet", after_seconds=seconds)
+            _log.warning("no node has taken over this node's partitions and groups yet", after_seconds=seconds)
         except LogError as error:
-            _log.warning("that this node has stopped could not be told", error=str(error))
+            _log.warning("could not tell the other nodes that this one has stopped", error=str(error))
 
     async def close(self) -> None:
         """Stop the heartbeats, and close the database."""
@@ -458,7 +461,7 @@ class Cluster:
             except DatabaseClosed:
                 return
             except (LogError, SbpError) as error:
-                _log.warning("the cluster could not be looked at", error=str(error))
+                _log.warning("could not read the cluster's members; trying again", error=str(error))
             except Exception as error:  # noqa: BLE001 - logged and counted: it is tried again
                 self._barrier.caught("cluster", error)
             self._settled.set()

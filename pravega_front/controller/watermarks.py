@@ -144,7 +144,7 @@ class Watermarks:
         except SegmentMissing:
             return
         except LogError as error:
-            log.warning("a stream's watermarks are deleted by the next start", segment=name, reason=str(error))
+            log.warning("could not delete a stream's watermarks; the next start does", segment=name, reason=str(error))
 
     # --- what writers say ------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Watermarks:
         try:
             await self._write_due(topic, now_ms)
         except LogError as error:
-            log.warning("a watermark is written later", topic=name, reason=str(error))
+            log.warning("could not write a watermark; trying again", topic=name, reason=str(error))
 
     async def _write_due(self, topic: Topic, now_ms: int) -> None:
         marks = await self._load(topic)

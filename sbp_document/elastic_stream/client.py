@@ -372,7 +372,7 @@ class ForeignClient(Client):
             return reached
         end = gone + _LARGEST_COUNT
         what = f"what range {last.index} of stream {last.stream_id} held is reclaimed, its end unknown"
-        logger.warning("%s: it goes on at an offset that was surely never given, %d", what, end)
+        logger.warning("%s: its next offset is %d, above all that were given", what, end)
         return end
 
     # --- reading ----------------------------------------------------------------------------------------------------

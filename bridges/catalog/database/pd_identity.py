@@ -49,7 +49,9 @@ class StreamHome:
             except LogError as error:
                 return f"which placement driver the topics are in cannot be told: {error}"
         if refusal is not None and refusal != self.refusal:
-            _log.error("the placement driver is none for this node: partitions are unavailable", reason=refusal)
+            _log.error(
+                "another placement driver answers than this node belongs to: partitions are unavailable", reason=refusal
+            )
         self.refusal = refusal
         return refusal
 

@@ -132,7 +132,12 @@ class Seals:
             later()  # the owner seals it, and every node follows the change
         except TransactionsOpen as error:  # Logs.seal has it retried once they have ended
             if not delay:
-                _log.info("a partition is sealed later", topic=topic.name, partition=number, reason=str(error))
+                _log.info(
+                    "could not seal a partition yet; trying again",
+                    topic=topic.name,
+                    partition=number,
+                    reason=str(error),
+                )
             later()
         except LogError as error:
             if stream in self._waiting:

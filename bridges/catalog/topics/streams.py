@@ -192,7 +192,9 @@ class TopicStreams:
             try:
                 orphans = await self._find_orphans(min(first for _, first, _ in intents), known)
             except SbpError as error:
-                _log.warning("streams of unfinished topic creations are looked for at the next start", error=str(error))
+                _log.warning(
+                    "could not look for streams of unfinished topic creations; the next start does", error=str(error)
+                )
                 return
 
         def commit(connection: Connection) -> list[int]:

@@ -88,6 +88,8 @@ class Tls:
             try:
                 tls.reload()
             except TlsError as error:
-                _log.error("the certificate of a listener stays what it was", listener=name, reason=str(error))
+                _log.error(
+                    "could not read a listener's certificate; the former one stays", listener=name, reason=str(error)
+                )
             else:
                 _log.info("the certificate of a listener was read again", listener=name)

@@ -168,7 +168,7 @@ class Credentials:
             try:
                 await self._authenticator.alter(changes.apply)
             except UsersError as error:
-                log.error("users cannot be changed", reason=str(error))
+                log.error("could not change users", reason=str(error))
                 raise KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR, "the users file cannot be changed; the node's log says why"
                 ) from None

@@ -145,7 +145,9 @@ class Merges:
             try:
                 await self._segments.delete(name)
             except LogError as error:
-                log.warning("a transient segment is deleted by the next start", segment=name, reason=str(error))
+                log.warning(
+                    "could not delete a transient segment; the next start does", segment=name, reason=str(error)
+                )
             except Exception as error:  # noqa: BLE001 - logged and counted; the others are deleted all the same
                 self._node.barrier.caught("deletion of a transient segment", error, segment=name)
 

@@ -146,7 +146,7 @@ class Transactions:
                     await self._node.catalog.delete_topic(name)
                 except LogError as error:
                     log.warning(
-                        "a transaction's segments are deleted at the next start",
+                        "could not delete a transaction's segments; the next start does",
                         topic=name,
                         reason=str(error),
                     )
