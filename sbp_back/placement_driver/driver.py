@@ -346,12 +346,12 @@ class PlacementDriver:
         if server_id in self._telling:
             self._telling[server_id] = True
         else:
+            self._telling[server_id] = False  # here: a second call of this turn finds it
             self._news.spawn(self._tell_news(server_id, self._connect))
 
     async def _tell_news(self, server_id: int, connect: Callable[[m.RangeServerInfo], Carrier]) -> None:
         """Send the server its queue, and once more where it has taken all and the queue has grown."""
         again = True
-        self._telling[server_id] = False
         try:
             while again:
                 self._telling[server_id] = False

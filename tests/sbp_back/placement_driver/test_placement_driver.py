@@ -473,6 +473,23 @@ async def test_deletions_reach_servers_even_if_they_are_down_at_first(tmp_path: 
     await bench.pd.close()
 
 
+async def test_a_server_that_is_to_be_told_twice_in_one_turn_is_told_by_one_task(tmp_path: Path) -> None:
+    carrier = FakeCarrier()
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: carrier)
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    carrier.answers = [ConnectionLost("down")]
+    await bench.call(m.DeleteStreamRequest(stream_id))
+    await settle(bench)
+    bench.pd.tell_servers()
+    bench.pd.tell_servers()
+    await settle(bench)
+    assert carrier.asked == [stream_id] * 2
+    assert not bench.barrier.failures
+    await bench.pd.close()
+
+
 @pytest.mark.parametrize("broken", ["connect", "submit"])
 async def test_what_breaks_while_a_server_is_told_leaves_it_queued_for_the_next_sign_of_life(
     tmp_path: Path, broken: str
