@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from hashlib import sha256
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -137,6 +138,19 @@ def test_transactions(java: Java) -> None:
     assert sorted(int(one) for one in found if len(one) < 10) == list(range(50))
     assert [one for one in found if len(one) > 10] == [base64.b64decode(one) for _, one in large]
     java("close_reader", reader="t")
+
+
+def test_a_transaction_goes_on_over_a_scale(java: Java) -> None:
+    java("create", stream="goes-on", segments=2)
+    split = {"sealed": [0], "ranges": [[0.0, 0.25], [0.25, 0.5]], "events": events(50, 100, 5)}
+    rounds: list[list[Any]] = [[True, events(0, 50, 5), split], [True, events(100, 150, 5)]]
+    assert java("transact", stream="goes-on", rounds=rounds) == ["COMMITTED"] * 2
+    java("group", name="goes-on", stream="goes-on")
+    java("reader", name="goes-on", reader="goes-on")
+    found = numbers(java("read", reader="goes-on", count=150))
+    for key in range(5):
+        assert [one for one in found if one % 5 == key] == list(range(key, 150, 5)), "in the order of their key"
+    java("close_reader", reader="goes-on")
 
 
 def test_large_events(java: Java) -> None:

@@ -336,6 +336,13 @@ public final class PravegaDriver {
                     transaction.writeEvent(event.get(0).asText(), data(event.get(1)));
                 }
                 transaction.flush();
+                if (round.has(2)) { // the stream is scaled, and the transaction goes on
+                    scale(scope, stream, config, round.get(2));
+                    for (JsonNode event : round.get(2).get("events")) {
+                        transaction.writeEvent(event.get(0).asText(), data(event.get(1)));
+                    }
+                    transaction.flush();
+                }
                 if (round.get(0).asBoolean()) {
                     transaction.commit();
                 } else {
