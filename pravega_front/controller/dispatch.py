@@ -69,6 +69,7 @@ except those in _FREE."""
 _FREE = frozenset(
     {
         "getControllerServerList",
+        "getControllerToBucketMapping",
         "getURI",
         "getDelegationToken",  # checks the rights when it issues the token
         "noteTimestampFromWriter",

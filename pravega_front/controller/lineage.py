@@ -31,12 +31,14 @@ _ScaleResponse = message("ScaleResponse")
 _ValidityResponse = message("ValidityResponse")
 _NodeUri = message("NodeUri")
 _ServerResponse = message("ServerResponse")
+_BucketsResponse = message("ControllerToBucketMappingResponse")
 
 
 def register(registry: Registry, controller: Controller) -> None:
     """Add this module's methods."""
     calls = _Calls(controller)
     registry.place("getControllerServerList", calls.controllers)
+    registry.place("getControllerToBucketMapping", calls.buckets)
     registry.place("getURI", calls.uri)
     registry.call("getCurrentSegments", calls.current)
     registry.call("getEpochSegments", calls.of_epoch)
@@ -60,6 +62,13 @@ class _Calls:
         answer = _ServerResponse()
         for host, port in self._controller.controllers(listener):
             answer.nodeURI.add(endpoint=host, port=port)
+        return answer
+
+    async def buckets(self, request: Any, listener: str) -> Any:
+        # The chores for a stream run at the owner of its first segment, so each node has one bucket of streams.
+        answer = _BucketsResponse()
+        for number, (host, port) in enumerate(sorted(self._controller.controllers(listener))):
+            answer.mapping.add(key=f"{host}:{port}").value.id.append(number)
         return answer
 
     async def uri(self, request: Any, listener: str) -> Any:

@@ -212,12 +212,22 @@ message KVTablesInScopeResponse
   1 kvtables repeated KeyValueTableInfo
   2 continuationToken ContinuationToken
   3 status int32
+message ControllerToBucketMappingRequest
+  1 serviceType int32
+message ControllerToBucketMappingResponse
+  1 mapping repeated ControllerToBucketMappingResponse.MappingEntry
+message ControllerToBucketMappingResponse.MappingEntry
+  1 key string
+  2 value BucketIds
+message BucketIds
+  1 id repeated int32
 """
 
 MESSAGES = Messages({PACKAGE: _TABLE})
 
 METHODS: dict[str, tuple[str, str]] = {
     "getControllerServerList": ("ServerRequest", "ServerResponse"),
+    "getControllerToBucketMapping": ("ControllerToBucketMappingRequest", "ControllerToBucketMappingResponse"),
     "createScope": ("ScopeInfo", "Status"),
     "checkScopeExists": ("ScopeInfo", "ExistsResponse"),
     "listScopes": ("ScopesRequest", "ScopesResponse"),

@@ -19,7 +19,7 @@ from tests.doorman import Doorman
 from tests.pravega_front.controller_client import ControllerClient
 
 SCOPE, OPEN, SHUT, ABSENT = "scope", "open", "shut-there", "shut-not-so"
-FOR_EVERYBODY = {"getControllerServerList", "getURI"}
+FOR_EVERYBODY = {"getControllerServerList", "getControllerToBucketMapping", "getURI"}
 """Methods that say the same of every stream."""
 
 
