@@ -16,7 +16,7 @@ from tests.databases import database, on_each_engine
 async def test_decided_commits_and_merges_are_promised_to_their_targets(tmp_path: Path) -> None:
     assert COMMITTING == TxnState.COMMITTING
     (promise,) = PravegaFront.promises
-    rows = (
+    rows: tuple[tuple[str, TxnState, list[int], list[int], list[int]], ...] = (
         ("open", TxnState.OPEN, [0, 1], [], []),
         ("plain", TxnState.COMMITTING, [0, 1], [], [0]),
         ("scaled", TxnState.COMMITTING, [0, 1], [4, 1], []),
