@@ -193,20 +193,21 @@ def describe_partitioning(settings: TopicSettings, active: int, target: Any) -> 
 
 def _alter(target: Any, change: Any) -> None:
     """Apply the fields of an Alter message that are set. ``set_NAME`` replaces the target's NAME, ``alter_NAME`` alters
-    it, and ``reset_NAME`` clears it; names that the target does not have are applied elsewhere."""
+    it, and ``reset_NAME`` clears it; names that the target does not have are applied elsewhere. ``set_NAME`` with an
+    Alter message of its own alters, too (partition_write_speed)."""
     known = target.DESCRIPTOR.fields_by_name
     for field, value in change.ListFields():
         how, _, name = field.name.partition("_")
         if name not in known or known[name].is_repeated:
             continue
-        if how == "alter":
-            _alter(getattr(target, name), value)
-        elif how == "reset":
+        if how == "reset":
             target.ClearField(name)
-        elif how == "set" and known[name].message_type is not None:
-            getattr(target, name).CopyFrom(value)
-        elif how == "set":
+        elif how == "set" and field.message_type is None:
             setattr(target, name, value)
+        elif field.message_type is known[name].message_type:
+            getattr(target, name).CopyFrom(value)
+        else:
+            _alter(getattr(target, name), value)
 
 
 def _alter_attributes(attributes: Any, changes: Mapping[str, str]) -> None:
