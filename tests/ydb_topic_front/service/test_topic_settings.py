@@ -128,7 +128,11 @@ def test_a_change_leaves_what_it_does_not_name() -> None:
 def test_every_field_of_how_a_topic_is_split_can_be_altered() -> None:
     speed = {"set_stabilization_window": {"seconds": 7}, "set_up_utilization_percent": 60}
     splits = {"set_strategy": 2, "set_partition_write_speed": speed}
-    change = {"set_min_active_partitions": 2, "set_max_active_partitions": 9, "alter_auto_partitioning_settings": splits}
+    change = {
+        "set_min_active_partitions": 2,
+        "set_max_active_partitions": 9,
+        "alter_auto_partitioning_settings": splits,
+    }
     before = made(partitioning_settings={"min_active_partitions": 2})
     wanted = topic_settings.altered(before, Alter(alter_partitioning_settings=change)).wanted.partitioning_settings
     assert (wanted.min_active_partitions, wanted.max_active_partitions) == (2, 9)
