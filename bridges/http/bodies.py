@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,13 +48,17 @@ async def read_body(request: web.Request, kind: type[T]) -> T:
 
 def read_query(request: web.Request, kind: type[T]) -> T:
     """Return the request's query as a ``kind``; names that it does not have are left out. Raises RequestError."""
-    query = request.query
-    given: dict[str, str | bool] = {}
-    for one in msgspec.structs.fields(kind):
-        if one.encode_name in query:
-            text = query[one.encode_name]
-            given[one.encode_name] = text.lower() in _TRUE if one.type is bool else text
+    query, flags = request.query, _flags(kind)
+    known = [name for name in kind.__struct_encode_fields__ if name in query]
+    given = {name: query[name].lower() in _TRUE if name in flags else query[name] for name in known}
     return _as(kind, given, "query", strict=False)
+
+
+@cache
+def _flags(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the names of the fields that are true or false. Evaluating annotations leaves garbage: it is done once."""
+    types = {one.encode_name: one.type for one in msgspec.structs.fields(kind)}
+    return frozenset(name for name, kind in types.items() if getattr(kind, "__origin__", kind) is bool)
 
 
 def _as(kind: type[T], given: object, what: str, *, strict: bool = True) -> T:
