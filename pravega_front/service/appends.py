@@ -147,6 +147,11 @@ class Appender:
         self._gathered: Appending | None = None
         self._in_flight: deque[Appending] = deque()
 
+    @property
+    def is_useless(self) -> bool:
+        """Return whether the segment was deleted and no append waits for its answer."""
+        return self.segment.log.is_deleted and not self._in_flight and self._gathered is None
+
     def append(self, parts: list[Buffer], number: int, events: int, request_id: int, held: int, arrived: float) -> None:
         """Append ``parts``, whose last event has ``number``, together with other appends before :meth:`flush`. Raises
         Protest."""

@@ -25,16 +25,20 @@ if TYPE_CHECKING:
 BLOCK, BLOCK_END = wire.AppendBlock.code, wire.AppendBlockEnd.code
 _WRITER_BYTES = 1024
 """Memory counted for a writer that was set up."""
+_FEW_WRITERS = 64
+"""Writers of a connection among which those of deleted segments are not looked for."""
 
 
 class Appends:
     """Writers of one connection, by id."""
 
-    __slots__ = ("_block", "_connection", "_waits", "_writers", "gathering")
+    __slots__ = ("_block", "_connection", "_looked_at", "_waits", "_writers", "gathering")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._writers: dict[bytes, Appender] = {}
+        # How many writers were left when those of deleted segments were last looked for.
+        self._looked_at = _FEW_WRITERS
         self.gathering: dict[Appender, None] = {}
         """Writers that have gathered appends in this turn of the event loop."""
         # An unfinished block: its writer, its bytes, the size of its frame, and when it came.
@@ -62,6 +66,8 @@ class Appends:
         segment = await server.segments.here(request.segment) or await self._mark(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment, "", -1)
+        if len(self._writers) >= 2 * self._looked_at:
+            self._drop_useless()
         if request.writer_id not in self._writers and len(self._writers) >= server.settings.writers_per_connection:
             raise Protest("too many writers are set up on one connection")
         try:
@@ -158,6 +164,13 @@ class Appends:
         if writer is None:
             raise Protest("an append of a writer that was not set up")
         return writer
+
+    def _drop_useless(self) -> None:
+        """Drop writers whose segments were deleted: clients set up one for each segment of each transaction, and keep
+        their connections."""
+        for writer in [one for one in self._writers.values() if one.is_useless]:
+            self._gone(writer)
+        self._looked_at = max(_FEW_WRITERS, len(self._writers))
 
     def _gone(self, writer: Appender) -> None:
         if self._writers.get(writer.writer_id) is writer:

@@ -201,3 +201,29 @@ async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:
                 await link.send(raw(made))
                 assert isinstance(await answer(link), wire.SegmentCreated | wire.TableEntriesUpdated)
         assert await left_of_connections(store_of(node), place, ENDS) == {}
+
+
+async def test_a_connection_keeps_no_writers_of_deleted_segments(tmp_path: Path) -> None:
+    """A client sets up a writer for each segment of each transaction, on connections that live as long as it does."""
+    async with serving(tmp_path) as node:
+        address = node.addresses["pravega-segmentstore"]
+        async with linked((address.host, address.port)) as link:
+            await link.send(HELLO + raw(wire.CreateSegment(1, SEGMENT, 0, 0, "")))
+            assert [type(await answer(link)) for _ in range(2)] == [wire.Hello, wire.SegmentCreated]
+            kept = writer()
+            await link.send(raw(wire.SetupAppend(1, kept, SEGMENT, "")))
+            assert isinstance(await answer(link), wire.AppendSetup)
+            for _ in range(200):
+                await link.send(raw(wire.CreateTransientSegment(1, writer(), SEGMENT, "")))
+                made = await answer(link)
+                assert isinstance(made, wire.SegmentCreated)
+                for command in (
+                    wire.SetupAppend(1, writer(), made.segment, ""),
+                    wire.DeleteSegment(1, made.segment, ""),
+                ):
+                    await link.send(raw(command))
+                    assert isinstance(await answer(link), wire.AppendSetup | wire.SegmentDeleted)
+            (connection,) = store_of(node).connections
+            assert len(connection.appends._writers) <= 128
+            await link.send(appends(kept, 1))
+            assert isinstance(await answer(link), wire.DataAppended)

@@ -43,7 +43,8 @@ class Lab(SegmentStore):
         )
         access = SimpleNamespace(check=lambda listener, host, token, segment, update: (ANONYMOUS, None))
         nothing: Any = SimpleNamespace()
-        super().__init__(cast(Any, node), PravegaSettings(), nothing, nothing, cast(Any, access))
+        segments: Any = SimpleNamespace(owners=SimpleNamespace(is_stopping=False))
+        super().__init__(cast(Any, node), PravegaSettings(), segments, nothing, cast(Any, access))
         self.handlers[wire.UpdateSegmentPolicy] = self.hold
         self.held = 0
         self.go_on = asyncio.Event()
@@ -188,7 +189,7 @@ async def test_who_waits_for_a_segment_to_be_counted_does_so_no_longer_than_its_
     async def here(name: str) -> Uncounted:
         return Uncounted()
 
-    lab.segments = cast(Any, SimpleNamespace(here=here, is_mark=lambda name: False))
+    lab.segments = cast(Any, SimpleNamespace(here=here, is_mark=lambda name: False, owners=lab.segments.owners))
     host, port = await lab.listen("x", "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(host, port)
     writer.write(raw(wire.SetupAppend(1, bytes(16), "scope/stream/0", "")))
