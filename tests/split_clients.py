@@ -107,7 +107,8 @@ class Readers:
         What is confirmed never comes again. A node that ends before it says so may not have stored it.
         """
         doubtful: set[tuple[int, str]] = set()
-        with ydb.Driver(endpoint=f"grpc://{self._node.ydb}", database="/local") as driver:
+        driver = ydb.Driver(endpoint=f"grpc://{self._node.ydb}", database="/local")
+        with driver:
             driver.wait(timeout=PATIENCE, fail_fast=True)
             with driver.topic_client.reader(self._topic, consumer, auto_partitioning_support=knows_splits) as reader:
                 while not self._over.is_set():
@@ -216,8 +217,13 @@ def plainly(node: NodeProcess, topic: str, partition: int, *values: str) -> None
     """Written by somebody else, in no transaction."""
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": node.kafka, "enable.idempotence": True})
+
+    def report(error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            errors.append(error)
+
     for value in values:
-        producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: error and errors.append(error))
+        producer.produce(topic, value, partition=partition, on_delivery=report)
     assert producer.flush(PATIENCE) == 0
     assert not errors
 
@@ -238,7 +244,8 @@ def made(node: NodeProcess, topic: str) -> None:
 
 def add_consumers(node: NodeProcess, topic: str) -> None:
     """Those of YDB's readers."""
-    with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
+    driver = ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local")
+    with driver:
         driver.wait(timeout=PATIENCE, fail_fast=True)
         driver.topic_client.alter_topic(topic, add_consumers=["all", "old"])
 
