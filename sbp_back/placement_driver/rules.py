@@ -355,7 +355,7 @@ def news(tx: Transaction, server_id: int, limit: int) -> list[m.SealRangeRequest
     """
     requests: list[m.SealRangeRequest | m.TrimStreamRequest] = []
     queued = tx.news_of_server(server_id, limit)
-    tx.look({stream_id for stream_id, _ in queued})
+    tx.load_streams({stream_id for stream_id, _ in queued})
     for stream_id, index in queued:
         stream = tx.get_stream(stream_id)
         row = None if index < 0 else tx.get_range(stream_id, index)
@@ -381,7 +381,7 @@ def list_ranges(tx: Transaction, request: m.ListRangeRequest) -> m.ListRangeResp
     else:
         rows = []
     servers = tx.get_servers()
-    tx.look({row.stream_id for row in rows})
+    tx.load_streams({row.stream_id for row in rows})
     streams = {row.stream_id: tx.get_stream(row.stream_id) for row in rows}
     starts = {stream_id: 0 if stream is None else stream.trim_offset for stream_id, stream in streams.items()}
     return m.ListRangeResponse(ranges=[_range_info(row, starts[row.stream_id], servers) for row in rows])

@@ -222,7 +222,7 @@ class Transaction:
         self._db = connection
         self._seen = Seen() if seen is None else seen
 
-    def look(self, stream_ids: Collection[int]) -> None:
+    def load_streams(self, stream_ids: Collection[int]) -> None:
         """Read the rows of these streams, in a number of statements that hardly depends on theirs."""
         seen = self._seen.streams
         for part in _parts([one for one in stream_ids if one not in seen]):
@@ -243,7 +243,7 @@ class Transaction:
         """Return the rows of a stream. Changes of them have to be made here, too."""
         streams = self._seen.streams
         if stream_id not in streams:
-            self.look({stream_id, *self._seen.named})
+            self.load_streams({stream_id, *self._seen.named})
         return streams[stream_id]
 
     def _take(self, counter: str) -> int:

@@ -339,7 +339,7 @@ class ForeignClient(Client):
         """
         timeout = self._options.control.timeout
 
-        async def look(offset: int) -> m.Response:
+        async def fetch_at(offset: int) -> m.Response:
             return await carrier.call(m.FetchRequest(last, offset, _NO_LIMIT, 1, -1, 1), timeout)
 
         reached = end  # the data goes at least so far
@@ -347,7 +347,7 @@ class ForeignClient(Client):
         nothing = -1  # the lowest offset where nothing is found
         at, step = end, 1
         while True:
-            response = await repeatedly(partial(look, at), self._options.control)
+            response = await repeatedly(partial(fetch_at, at), self._options.control)
             code = response.status.code
             if isinstance(response, m.FetchResponse) and response.status.ok:
                 found = max((entry.end_offset for entry in response.entries), default=at)

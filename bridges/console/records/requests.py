@@ -63,7 +63,7 @@ _Number = Annotated[int, Meta(ge=0)]
 
 
 class RecordsQuery(Struct, frozen=True, kw_only=True):
-    """Which records to read, and from where."""
+    """Query for records: their place and filters."""
 
     partition: _Number | None = None
     offset: Annotated[str, Meta(description="a number, earliest or latest")] | None = None

@@ -46,7 +46,7 @@ class Matching(Struct, frozen=True, kw_only=True):
 
 
 class RuleQuery(Matching, frozen=True, kw_only=True):
-    """What the rules of a list are about."""
+    """Query for access rules: by their fields, or by the resource that they are about."""
 
     about: Annotated[str, Meta(description="Rules about the resource with this name; needs resource.")] | None = None
 

@@ -81,7 +81,7 @@ class Skip(Struct, frozen=True):
 
 
 class End(Struct, frozen=True):
-    """Whether the records of a transaction become visible."""
+    """Decision about a transaction: whether its records become visible."""
 
     commit: bool
 

@@ -23,7 +23,7 @@ RESTORED = "restored.json"
 
 
 class Restored(Struct):
-    """When the backup of a restored directory was taken, and when it was restored, in UTC."""
+    """Times of a restored directory, in UTC: when its backup was taken, and when it was restored."""
 
     backup_taken: str
     restored: str

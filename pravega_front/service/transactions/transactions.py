@@ -92,7 +92,7 @@ class _Row(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """How a transaction ends: ``number`` in the order of decisions, and the segments to which a commit appends."""
+    """Decision about a transaction: its ``number`` in their order, and the segments to which a commit appends."""
 
     state: TxnState
     number: int

@@ -155,12 +155,12 @@ class TopicStore:
             connection.execute(_STORE, (name, data))
             keep_parents(connection)
 
-        def made() -> None:
+        def remember() -> None:
             self._keep(name, settings)
             self._directories.add(parents)
 
         names = {PROTOCOL: path}
-        return await self._catalog.create_topic(name, partitions, config, names, keys, also=also, then=made)
+        return await self._catalog.create_topic(name, partitions, config, names, keys, also=also, then=remember)
 
     async def change(
         self,

@@ -1,1 +1,1 @@
-"""Who may write a log of objects: claims, takeover, the chain of indexes, and the logs of one bucket."""
+"""The right to write a log of objects: claims, takeover, the chain of indexes, and the logs of one bucket."""
