@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
@@ -18,6 +20,7 @@ from tests.ydb_topic_front.service.test_transactions import MODE, Client, Writer
 from ydb_topic_front.wire.statuses import Status
 
 PARTITIONS = 6
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +42,26 @@ def made(raw: RawClient) -> str:
     return topic
 
 
-def opened(raw: RawClient, path: str, partition: int) -> Writer:
-    """A write session, asked for again while the partition's owner changes, as SDKs do."""
+def until_available(make: Callable[[], T]) -> T:
+    """What ``make`` returns, asked for again while slots change their owners, as SDKs do."""
     while True:
         try:
-            return Writer(raw, path, partition_id=partition, producer_id=f"p{partition}")
+            return make()
         except AssertionError as error:
             if "UNAVAILABLE" not in str(error):
                 raise
+
+
+def session_of(raw: RawClient) -> Client:
+    return until_available(lambda: Client(raw))
 
 
 def staged(clients: list[RawClient], topic: str, tx: dict[str, str]) -> None:
     """Stage a message in each partition, through all nodes in turn."""
     for partition in range(PARTITIONS):
         raw = clients[partition % len(clients)]
-        opened(raw, f"/local/{topic}", partition).stage(tx, 1)
+        opened = partial(Writer, raw, f"/local/{topic}", partition_id=partition, producer_id=f"p{partition}")
+        until_available(opened).stage(tx, 1)
 
 
 @pytest.mark.slow
@@ -63,7 +71,7 @@ def test_calls_through_any_node_commit_partitions_and_positions_of_all(
     first, second, third = clients
     source, target = made(first), made(first)
     write(first, f"/local/{source}", b"a", b"b")
-    session = Client(second)
+    session = session_of(second)
     tx = session.begin()
     staged(clients, target, tx)
     session.raw = third
@@ -81,7 +89,13 @@ def test_calls_through_any_node_commit_partitions_and_positions_of_all(
 @pytest.mark.slow
 def test_a_session_ends_with_a_stream_at_another_node(clients: list[RawClient]) -> None:
     first, second, _ = clients
-    session_id = ask(first, "CreateSession").session_id
+
+    def create() -> str:
+        created = ask(first, "CreateSession")
+        assert created.status == Status.SUCCESS, created
+        return str(created.session_id)
+
+    session_id = until_available(create)
     stream = second.stream("Query.AttachSession")
     stream.send(session_id=session_id)
     assert stream.receive().status == Status.SUCCESS
@@ -97,12 +111,12 @@ def test_what_a_killed_coordinator_has_not_committed_is_not_there(
 ) -> None:
     first, second, _ = clients
     topic = made(second)
-    session = Client(first)
+    session = session_of(first)
     tx = session.begin()
     staged(clients, topic, tx)
     nodes[0].kill()
     nodes[0].start()
-    again = Client(second)
+    again = session_of(second)
     other = again.begin()
     staged([second, clients[2]], topic, other)  # nothing of the first one has used the numbers
     assert again.commit(other).status == Status.SUCCESS
