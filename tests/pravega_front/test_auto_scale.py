@@ -141,19 +141,14 @@ def test_splits_that_help_nothing_come_to_an_end(hot: Callable[[str], Hot]) -> N
             one_key.write(segment)
 
 
-def test_a_stream_that_waits_for_its_transactions_holds_up_no_other(hot: Callable[[str], Hot]) -> None:
-    waiting, other = hot("waiting"), hot("beside-waiting")
-    info = stream("hot", "waiting")
-    txn = waiting.calls.createTransaction(streamInfo=info, lease=60_000).txnId
-    first = waiting.segments()[0]
-    while len(other.segments()) < 3:
-        waiting.write(first)
-        for segment in other.segments():
-            other.write(segment)
-    assert waiting.segments() == [first]
-    assert waiting.calls.abortTransaction(streamInfo=info, txnId=txn).status == TxnStatus.SUCCESS
-    while waiting.segments() == [first]:
-        waiting.write(first)
+def test_a_stream_is_scaled_while_a_transaction_is_open(hot: Callable[[str], Hot]) -> None:
+    one = hot("with-a-transaction")
+    info = stream("hot", "with-a-transaction")
+    txn = one.calls.createTransaction(streamInfo=info, lease=60_000).txnId
+    first = one.segments()[0]
+    while one.segments() == [first]:
+        one.write(first)
+    assert one.calls.commitTransaction(streamInfo=info, txnId=txn).status == TxnStatus.SUCCESS
 
 
 def test_parts_are_bounded_by_doubles() -> None:

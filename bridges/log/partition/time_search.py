@@ -24,7 +24,7 @@ from anabranch_kit.run.turns import Turns
 from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
 from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of, records_of
 from bridges.formats.codecs.compression import DEFAULT_LIMIT
-from bridges.formats.columns import LEAST_RECORDS, Unusual
+from bridges.formats.columns import Unusual
 from bridges.formats.records import StoredBatch
 from bridges.log.state.offset_index import Row
 
@@ -206,12 +206,14 @@ def _age(batch: StoredBatch) -> int:
 def _walking(
     batch: StoredBatch, start: int, timestamp: int | None, limit: int
 ) -> Sliced[tuple[Found | None, int | None]]:
-    try:
-        return (yield from _by_columns(batch, start, timestamp, limit))
-    except (Unusual, BatchInvalid):
-        pass
     highest = -1
     for count, record in enumerate(records_of(format_of(batch.flags), batch, limit, start), 1):
+        if count == SLICE_RECORDS:
+            # The first slice, which needs no thread, ends most searches. Columns read the whole batch.
+            try:
+                return (yield from _by_columns(batch, start, timestamp, limit))
+            except (Unusual, BatchInvalid):
+                pass
         if record is None or not count % SLICE_RECORDS:
             yield None
         if record is not None and record.timestamp > highest:
@@ -224,8 +226,6 @@ def _walking(
 def _by_columns(
     batch: StoredBatch, start: int, timestamp: int | None, limit: int
 ) -> Sliced[tuple[Found | None, int | None]]:
-    if batch.end_offset - batch.base_offset < LEAST_RECORDS:
-        raise Unusual
     yield None  # numpy may be imported below, which must not be on the event loop
     from bridges.formats.columns.translation import rows_of
 
