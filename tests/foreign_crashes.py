@@ -60,7 +60,19 @@ process share (`GrpcWrapperAsyncIO.close`), so none of them does anything any mo
     GrpcWrapperAsyncIO._clean_executor                              _SafeSyncIterator.__next__ (ydb/connection.py)
     ReaderStream.create (ydb/_topic_reader/topic_reader_asyncio.py) _WorkItem.run (concurrent/futures/thread.py)
 """
-KNOWN = (WHEEL_AT_EXIT, SPARK_START, YDB_LOOP)
+WHEEL_UNCONNECTED = ForeignCrash(
+    "pravega_client 0.3.8 (pravega-client 0.3.7)",
+    "a writer whose first connection failed is used before it is connected again, and panics",
+    r"must have connection[\s\S]*SegmentWriter::write_pending_events",
+)
+"""The controller names a segment's owner, which is killed before the client's SetupAppend. The client tries that
+address eleven times in a minute (`setup_connection`), and puts its wish to reconnect behind the events that wait in the
+same channel (`reconnect`). The first of these finds no connection:
+
+    pravega_client::segment::writer::SegmentWriter::write_pending_events::{{closure}}
+    pravega_client::segment::reactor::Reactor::run_once::{{closure}}
+"""
+KNOWN = (WHEEL_AT_EXIT, WHEEL_UNCONNECTED, SPARK_START, YDB_LOOP)
 _TURNS_S = 5.0
 """So long a loop may take for a turn on a busy machine, unless it waits in YDB's SDK for a stream to end."""
 

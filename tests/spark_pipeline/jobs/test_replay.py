@@ -166,7 +166,7 @@ async def test_a_replay_of_what_has_grown_does_not_say_that_it_is_done(lab: Lab)
     assert (await lab.ask(replay_of(lab, url, **copied).run))["records"] == 2
     assert (await lab.ask(replay_of(lab, url, **copied).run))["handed_over_before"] == ["copy"]
     await lab.append("flights", [b"c"])
-    with pytest.raises(Conflict, match="handed over with what there was up to offset 2, and flights-0 reaches 3"):
+    with pytest.raises(Conflict, match="up to offset 2 and was handed over to clients, and flights-0 now ends at 3"):
         await lab.ask(replay_of(lab, url, **copied).run)
     await lab.node.catalog.delete_topic("flights")
     await lab.node.catalog.create_topic("flights", 1)
