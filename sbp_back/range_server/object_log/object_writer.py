@@ -120,7 +120,7 @@ class ObjectWriter(Writing):
         self._pool = ThreadPoolExecutor(_UNDER_WAY, "anabranch-put")
         self._waits = pauses()
         self._again_at = 0.0
-        """No puts before this time: the store did not answer."""
+        """No puts before this time: the store did not answer. 0: puts have been made since, or none had to wait."""
         self._stop_at: float | None = None
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class ObjectWriter(Writing):
         times = [] if self._stop_at is None else [self._stop_at]
         if closes_at is not None:
             times.append(max(closes_at, self._again_at))
-        elif self._log.pending and self._again_at > now:
+        elif self._log.pending and self._again_at:
             times.append(self._again_at)
         try:
             return self.queue.get(timeout=max(0.0, min(times) - now) if times else None)
@@ -296,6 +296,7 @@ class ObjectWriter(Writing):
         now = time.monotonic()
         if now < self._again_at:
             return
+        self._again_at = 0.0
         for numbered in self._log.puts(now):
             (building,) = numbered.tokens
             if not building.placed:

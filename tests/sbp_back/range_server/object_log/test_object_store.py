@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from anabranch_kit.errors import StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from anabranch_kit.run.awaited import awaited
+from sbp_back.range_server.object_log import object_writer
 from sbp_back.range_server.object_log.object_store import ObjectStore, _Adoption
 from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
 from sbp_back.range_server.object_log.objects.bucket import Bucket
@@ -146,6 +150,30 @@ async def test_answers_that_are_lost_and_refusals_double_and_lose_nothing(tmp_pa
         got = await driver.read_all(1)
         assert [entry_bytes(e) for e in got] == [entry_bytes(make_entry(1, b)) for b in range(200)]
         assert faults.failed > 5
+
+
+@pytest.mark.usefixtures("quick_pauses")
+async def test_a_pause_that_ends_as_its_thread_looks_delays_no_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends between two looks at the clock: whether a put may be made, and how long to wait for that."""
+    async with Driver(tmp_path / "one", object_options(tmp_path / "bucket")) as driver:
+        await driver.create(1)
+        faults = faulty(driver, 1.0)
+        looks: list[str] = []
+
+        def monotonic() -> float:
+            caller = sys._getframe(1)
+            if caller.f_code.co_name == "_put" and not looks and caller.f_locals["self"]._again_at:
+                looks.append("puts have to wait")
+                faults.share = 0.0
+                return time.monotonic() - 3600
+            return time.monotonic() + (3600 if looks else 0)
+
+        monkeypatch.setattr(object_writer, "time", SimpleNamespace(monotonic=monotonic, perf_counter=time.perf_counter))
+        async with asyncio.timeout(20):
+            await driver.append(make_entry(1, 0))
+        assert looks
 
 
 @pytest.mark.usefixtures("quick_pauses")
