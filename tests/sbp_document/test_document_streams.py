@@ -192,7 +192,8 @@ async def test_large_batches_do_not_travel_together(lab: Lab) -> None:
     payload = b"x" * 900_000
     await asyncio.gather(*(append(writer, payload) for _ in range(3)), *(append(second, payload) for _ in range(3)))
     frames = [r for r in lab.tap.requests if isinstance(r, m.AppendBatchRequest)]
-    assert [len(one.items) for one in frames] == [2, 2, 2]
+    together = [len(one.items) for one in frames]
+    assert (sum(together), max(together)) == (6, 2)  # the last two go alone if a frame leaves before they have come
     assert all(sum(len(i.batch) for i in one.items) <= 2 * 1024 * 1024 for one in frames)
     assert len(await lab.read(stream)) == 3
 
