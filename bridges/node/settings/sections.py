@@ -167,8 +167,9 @@ class SbpSettings(Section):
     object_linger_ms: Duration = setting(
         50,
         ge=1,
-        description="Minimum time between two groups of appends, with durability object. Each group is one put. A "
-        "group that reaches 8 MiB is written sooner.",
+        description="Mean time between two groups of appends, with durability object. Each group is one put. Groups "
+        "that were not needed in the last minute are written without waiting; a group of 1 MiB is written as soon as "
+        "fewer than four puts are under way.",
     )
     object_cache_bytes: Size = setting(
         4 * 1024**3,

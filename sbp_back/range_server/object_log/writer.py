@@ -69,8 +69,9 @@ class LogWriter(Generic[T]):
     """Writes the log of one incarnation, whose number no other writer was ever given.
 
     ``unique`` returns 16 bytes that are unique to each call. A group closes when it has ``most_bytes``; or when it has
-    ``enough_bytes`` and one more can be put right away; or ``linger`` seconds after the group before. After a pause it
-    closes at once, so ``linger`` bounds the number of small objects and does not delay a lone appender.
+    ``enough_bytes`` and one more can be put right away; or ``linger`` seconds after the group before. While all groups
+    before it are acknowledged it closes at once, if fewer than one group per ``linger`` was closed in the last
+    ``saved`` seconds: a lone appender waits for the store only, and ``linger`` bounds the number of small objects.
     ``most_under_way`` groups are put at once. Times are the caller's, in seconds, and never go back; they decide only
     when something is tried.
     """
@@ -81,6 +82,7 @@ class LogWriter(Generic[T]):
         unique: Callable[[], bytes],
         *,
         linger: float = 0.05,
+        saved: float = 60.0,
         most_bytes: int = 8 << 20,
         enough_bytes: int = 1 << 20,
         most_under_way: int = 4,
@@ -90,6 +92,7 @@ class LogWriter(Generic[T]):
         """Another server has ended this log: nothing is put or acknowledged any more."""
         self._unique = unique
         self._linger = linger
+        self._saved = saved
         self._most_bytes = most_bytes
         self._enough_bytes = enough_bytes
         self._most_under_way = most_under_way
@@ -98,8 +101,10 @@ class LogWriter(Generic[T]):
         self._groups: deque[Group[T]] = deque()
         self._open: Group[T] | None = None
         self._open_bytes = 0
-        self._closes_at = 0.0
+        self._opened_at = 0.0
         self._closed_at = -math.inf
+        self._spent_until = -math.inf
+        """The time that the closed groups have used up, each ``linger``; what is not used within ``saved`` is lost."""
 
     @property
     def acknowledged(self) -> int:
@@ -128,7 +133,7 @@ class LogWriter(Generic[T]):
             self._groups.append(group)
             self._next_number += 1
             self._open_bytes = 0
-            self._closes_at = max(now, self._closed_at + self._linger)
+            self._opened_at = now
         if not group.tokens or group.tokens[-1] is not token:
             group.tokens.append(token)
         self._open_bytes += size
@@ -148,19 +153,26 @@ class LogWriter(Generic[T]):
         if self._open is not None:
             self._open = None
             self._closed_at = now
+            self._spent_until = min(max(self._spent_until, now - self._saved), now) + self._linger
 
     def closes_at(self) -> float | None:
         """Return the time at which the open group has waited long enough; None without an open group, or when the log
         is fenced.
         """
-        return None if self._open is None or self.fenced else self._closes_at
+        if self._open is None or self.fenced:
+            return None
+        due = self._closed_at + self._linger
+        if len(self._groups) == 1:
+            due = min(due, self._spent_until)
+        return max(self._opened_at, due)
 
     def puts(self, now: float) -> Iterator[Group[T]]:
         """Yield the groups to be put now, each if no object has its number; each ends with :meth:`put_ended`."""
-        if self._open is not None and now >= self._closes_at:
-            self.close_group(now)
         if self.fenced:
             return
+        closes_at = self.closes_at()
+        if closes_at is not None and now >= closes_at:
+            self.close_group(now)
         under_way = sum(group.state is State.UNDER_WAY for group in self._groups)
         if self._open_bytes >= self._enough_bytes and len(self._groups) <= self._most_under_way:
             self.close_group(now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given
@@ -106,6 +106,40 @@ def test_a_group_waits_for_others_for_a_while_only() -> None:
     assert not writer.fresh
     writer.close_group(1.07)
     assert [group.tokens for group in writer.puts(1.07)] == [["pressing"]]
+
+
+def test_a_lone_appender_waits_for_the_store_alone_until_what_was_saved_is_spent() -> None:
+    writer = writer_of(linger=0.05, saved=1.0)
+
+    def closings(now: float, until: float) -> list[float]:
+        """Times of the groups of one who appends again a millisecond behind each answer."""
+        times = []
+        while now < until:
+            writer.append(1, "lone", now)
+            closes_at = writer.closes_at()
+            assert closes_at is not None
+            (group,) = writer.puts(closes_at)
+            times.append(closes_at)
+            assert writer.put_ended(group, Put.CREATED) == ["lone"]
+            now = closes_at + 0.001
+        return times
+
+    times = closings(10.0, 10.5)
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert pauses[:20] == pytest.approx([0.001] * 20), "a second without groups pays for twenty"
+    assert pauses[21:] == pytest.approx([0.05] * len(pauses[21:])), "then one for each linger"
+    assert len(closings(20.0, 20.02)) == 20, "never more than a second is saved"
+
+
+def test_groups_beside_those_under_way_wait_whatever_is_saved() -> None:
+    writer = writer_of(linger=0.05)
+    writer.append(1, "a", 0.0)
+    (first,) = writer.puts(0.0)
+    writer.append(1, "b", 0.01)
+    assert writer.closes_at() == pytest.approx(0.05)
+    assert writer.put_ended(first, Put.CREATED) == ["a"]
+    assert writer.closes_at() == pytest.approx(0.01), "nothing is under way any more"
+    assert [group.tokens for group in writer.puts(0.02)] == [["b"]]
 
 
 def test_so_many_are_under_way_at_once() -> None:
