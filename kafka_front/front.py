@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from anabranch_kit.net.address import Address
 from bridges.node.front import Front, Listener, NodeFacts, NodeServices
 from kafka_front import checkup
+from kafka_front.service import delegation
 from kafka_front.service.admin import own_configs
 from kafka_front.service.groups.share import tables as share
 from kafka_front.service.transactions import tables as transactions
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 class KafkaFront(Front):
     """The Kafka front: its listener, settings, tables and checks. Its record format is in ``bridges.formats``; its
-    tables hold transactions, share groups and configurations."""
+    tables hold transactions, share groups, configurations and delegation tokens."""
 
     name = "kafka"
     listeners = (Listener("kafka", 9092, tls=True, authentication=("certificate", "password", "scram")),)
     settings = KafkaSettings
     connection_bounds = ("max_connections",)
-    migrations = (*transactions.MIGRATIONS, *share.MIGRATIONS, *own_configs.MIGRATIONS)
+    migrations = (*transactions.MIGRATIONS, *share.MIGRATIONS, *own_configs.MIGRATIONS, *delegation.MIGRATIONS)
     erasers = (*transactions.ERASERS, *share.ERASERS)
     checks = (checkup.transactional_ids,)
 

@@ -155,6 +155,16 @@ _FIXED: Mapping[ConfigType, Sequence[tuple[str, str | None, str]]] = {
     ConfigType.LONG: (
         ("connections.max.idle.ms", "600000", "Milliseconds after which an idle connection is closed."),
         ("connections.max.reauth.ms", "0", "Milliseconds after which a client must authenticate again; 0: never."),
+        (
+            "delegation.token.expiry.time.ms",
+            "86400000",
+            "Milliseconds after which a delegation token expires unless it is renewed.",
+        ),
+        (
+            "delegation.token.max.lifetime.ms",
+            "604800000",
+            "Milliseconds after which a delegation token ends, however often it is renewed.",
+        ),
         ("log.cleaner.backoff.ms", "15000", "Milliseconds between looks for logs to compact."),
         ("log.retention.check.interval.ms", "300000", "Milliseconds between two looks for records that may go."),
         ("offsets.retention.check.interval.ms", "600000", "Milliseconds between two looks for positions that may go."),
@@ -212,6 +222,8 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "max.connections": settings.max_connections,
         "connections.max.idle.ms": settings.connections_max_idle_ms,
         "connections.max.reauth.ms": settings.sasl_max_reauth_ms,
+        "delegation.token.expiry.time.ms": settings.delegation_token_expiry_ms,
+        "delegation.token.max.lifetime.ms": settings.delegation_token_max_lifetime_ms,
         "offset.metadata.max.bytes": settings.offset_metadata_max_bytes,
         "max.incremental.fetch.session.cache.slots": settings.fetch_sessions,
         "transaction.max.timeout.ms": settings.transaction_max_timeout_ms,

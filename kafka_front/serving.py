@@ -13,7 +13,7 @@ from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service import api_versions, groups, metadata, sasl, unheard
-from kafka_front.service.admin import absent, acls, cluster, configs, quotas, topics, users
+from kafka_front.service.admin import absent, acls, cluster, configs, quotas, tokens, topics, users
 from kafka_front.service.core import KafkaService
 from kafka_front.service.fetch import list_offsets
 from kafka_front.service.fetch import requests as fetch
@@ -44,6 +44,7 @@ SERVICES = (
     configs,
     cluster,
     absent,
+    tokens,
     users,
     quotas,
     acls,
@@ -52,6 +53,8 @@ SERVICES = (
     admin,
 )
 
+_SWEEP_MS = 5_000
+"""Interval at which expired delegation tokens are removed, and sessions of removed ones end."""
 _SETTLE_MS = 1000
 _OFFSET_EXPIRY_MS = 600_000
 """Interval at which ended transactions are written to the database."""
@@ -87,6 +90,8 @@ class KafkaServer:
         service = KafkaService(node)
         for named in (service.group_configs, service.client_metrics, service.broker_configs):
             await named.load()
+        await service.tokens.load()
+        node.every(_SWEEP_MS, service.tokens.sweep, "delegation tokens")
         joined = self._groups = groups.groups_of(node, service.settings, service.access, service.group_configs)
         share = ShareService(node, service.settings, joined, service.group_configs)
         await joined.start()

@@ -142,6 +142,18 @@ class KafkaSettings(Section):
         "hold a tenth of it. The same two limits apply to share sessions, counted separately. 500,000 "
         "partitions take up to 300 MB.",
     )
+    delegation_token_max_lifetime_ms: Duration = setting(
+        604_800_000,
+        ge=1,
+        description="Time after which a delegation token ends, however often it is renewed "
+        "(delegation.token.max.lifetime.ms).",
+    )
+    delegation_token_expiry_ms: Duration = setting(
+        86_400_000,
+        ge=1,
+        description="Time after which a delegation token expires unless it is renewed "
+        "(delegation.token.expiry.time.ms).",
+    )
     transaction_max_timeout_ms: Duration = setting(
         900_000, ge=1, description="Longest transaction timeout that a Kafka producer may request."
     )

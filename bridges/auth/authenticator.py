@@ -163,14 +163,17 @@ class Authenticator:
     def users(self) -> Users:
         return self._users
 
-    def scram(self, mechanism: str) -> ScramExchange:
-        """Begin a login with SCRAM; the caller reports its end with :meth:`proved` or :meth:`refused`."""
+    def scram(self, mechanism: str, find_token: Callable[[str], ScramKeys | None] | None = None) -> ScramExchange:
+        """Begin a login with SCRAM; the caller reports its end with :meth:`proved` or :meth:`refused`.
+
+        ``find_token`` returns the keys of a delegation token; without it, there are none.
+        """
 
         def find(name: str) -> ScramKeys | None:
             user = self._users.get(name)
             return None if user is None else user.scram.get(mechanism)
 
-        return ScramExchange(mechanism, find, self.keys.salts, self._shapes.get(mechanism, {}))
+        return ScramExchange(mechanism, find, self.keys.salts, self._shapes.get(mechanism, {}), find_token)
 
     def proved(self, exchange: ScramExchange) -> Principal:
         """Return the principal of a completed SCRAM login.

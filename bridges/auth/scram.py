@@ -118,13 +118,24 @@ class ScramError(Exception):
 class ScramExchange:
     """The server's side of one login: :meth:`first`, then :meth:`final`. Without I/O, and quick.
 
-    ``find`` returns the keys of a name, None for an unknown name. An unknown name is answered all the same, so that
-    clients cannot find out which names exist: each name and mechanism gets its own salt of one of the users'
-    ``shapes``, the same each time while the users stay the same. So ``secret`` must survive restarts, and be equal on
-    all nodes with the same users.
+    ``find`` returns the keys of a name, None for an unknown name; ``find_token`` does so for the id of a delegation
+    token. An unknown name is answered all the same, so that clients cannot find out which names exist: each name and
+    mechanism gets its own salt of one of the users' ``shapes``, the same each time while the users stay the same. So
+    ``secret`` must survive restarts, and be equal on all nodes with the same users.
     """
 
-    __slots__ = ("_find", "_first", "_nonce", "_secret", "_shapes", "keys", "mechanism", "name")
+    __slots__ = (
+        "_find",
+        "_find_token",
+        "_first",
+        "_nonce",
+        "_secret",
+        "_shapes",
+        "by_token",
+        "keys",
+        "mechanism",
+        "name",
+    )
 
     def __init__(
         self,
@@ -132,12 +143,16 @@ class ScramExchange:
         find: Callable[[str], ScramKeys | None],
         secret: bytes,
         shapes: Mapping[Shape, int] = MappingProxyType({}),
+        find_token: Callable[[str], ScramKeys | None] | None = None,
     ) -> None:
         self.name = ""
+        self.by_token = False
+        """Whether the name is the id of a delegation token (KIP-48)."""
         self.mechanism = mechanism
         self.keys: ScramKeys | None = None
         """The user's keys at the time of :meth:`first`; None for an unknown name."""
         self._find = find
+        self._find_token = find_token
         self._secret = secret
         self._shapes = shapes
         self._first = b""
@@ -153,7 +168,9 @@ class ScramExchange:
             self.name = fields[0][2:].decode().replace("=2C", ",").replace("=3D", "=")
         except UnicodeDecodeError:
             raise ScramError("the name is not UTF-8") from None
-        self.keys = self._find(self.name)
+        self.by_token = self._find_token is not None and b"tokenauth=true" in fields[2:]
+        find = self._find_token if self.by_token else self._find
+        self.keys = None if find is None else find(self.name)
         if self.keys is None:
             name = f"{self.mechanism}\0{self.name}".encode()
             shape = self._choose(name)

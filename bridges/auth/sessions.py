@@ -7,6 +7,7 @@ each session is kept with the credential it began with, and is ended when that c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.turns import in_turns
@@ -17,19 +18,19 @@ ENDED = "the user was removed, or has another password now"
 
 
 class Session:
-    """A session of a user.
+    """A session of a user. ``find`` returns the credential with which it began, as it is now."""
 
-    ``mechanism`` is the SCRAM mechanism with which the user logged in; empty: with the password itself, or with a token
-    issued for it.
-    """
+    __slots__ = ("_credential", "_ended", "_find", "principal")
 
-    __slots__ = ("_ended", "credential", "mechanism", "principal")
-
-    def __init__(self, principal: Principal, mechanism: str, credential: object, ended: Callable[[], None]) -> None:
+    def __init__(self, principal: Principal, find: Callable[[], object], ended: Callable[[], None]) -> None:
         self.principal = principal
-        self.mechanism = mechanism
-        self.credential = credential
+        self._find = find
+        self._credential = find()
         self._ended = ended
+
+    @property
+    def is_outdated(self) -> bool:
+        return self._find() != self._credential
 
     def tell(self) -> None:
         """Call the session's callback: its credential is not valid any more."""
@@ -52,12 +53,20 @@ class Sessions:
     def __len__(self) -> int:
         return sum(map(len, self._by_user.values()))
 
-    def begin(self, principal: Principal, ended: Callable[[], None], mechanism: str = "") -> Session:
+    def begin(
+        self,
+        principal: Principal,
+        ended: Callable[[], None],
+        mechanism: str = "",
+        find: Callable[[], object] | None = None,
+    ) -> Session:
         """Have ``ended`` called, once, when the credential that ``principal`` has just shown becomes invalid.
 
-        To be called in the turn of the event loop in which the credential was checked.
+        ``mechanism`` is the SCRAM mechanism with which the user logged in; empty: with the password itself, or with a
+        token issued for it. ``find`` returns any other credential. To be called in the turn of the event loop in which
+        the credential was checked.
         """
-        session = Session(principal.at(""), mechanism, self._credential(principal, mechanism), ended)
+        session = Session(principal.at(""), find or partial(self._credential, principal, mechanism), ended)
         self._by_user.setdefault(session.principal, {})[session] = None
         return session
 
@@ -71,11 +80,7 @@ class Sessions:
     async def end_outdated(self) -> None:
         """End the sessions whose users have other credentials now."""
         async for principal in in_turns(list(self._by_user)):
-            now: dict[str, object] = {}
             async for session in in_turns(list(self._by_user.get(principal, ()))):
-                mechanism = session.mechanism
-                if mechanism not in now:
-                    now[mechanism] = self._credential(principal, mechanism)
-                if session.credential != now[mechanism] and session in self._by_user.get(principal, ()):
+                if session.is_outdated and session in self._by_user.get(principal, ()):
                     self.end(session)
                     self._barrier.call("end of a session", session.tell)

@@ -95,6 +95,14 @@ class Access:
         """Return whether the client may do this to the node, which Kafka calls the cluster."""
         return self._allows(ctx.connection.principal, operation, NODE)
 
+    def tokens_of(self, ctx: Context, operation: Operation, owner: Principal) -> bool:
+        """Return whether the client may do this to the delegation tokens of ``owner`` (KIP-373)."""
+        return self._allows(ctx.connection.principal, operation, Resource(ResourceKind.USER, str(owner)))
+
+    def token(self, ctx: Context, operation: Operation, token_id: str) -> bool:
+        """Return whether the client may do this to the delegation token."""
+        return self._allows(ctx.connection.principal, operation, Resource(ResourceKind.TOKEN, token_id))
+
     def topic_operations(self, ctx: Context, name: str) -> int:
         """Return the client's operations on the topic, as the bits of KIP-430."""
         return self._operations(ctx, _OF_TOPICS, _topic(name))

@@ -13,6 +13,7 @@ from kafka_front.service.access import Access
 from kafka_front.service.admin import own_configs
 from kafka_front.service.admin.own_configs import OwnConfigs
 from kafka_front.service.brokers import Brokers
+from kafka_front.service.delegation import DelegationTokens
 from kafka_front.service.fetch.sessions import FetchSessions
 from kafka_front.service.transactions.producer_ids import ProducerIds
 from kafka_front.service.transactions.service import Transactions
@@ -41,6 +42,7 @@ class KafkaService:
         self.loop = asyncio.get_running_loop()
         self.log = structlog.get_logger("anabranch.kafka")
         self.access = Access(node.authorizer)
+        self.tokens = DelegationTokens(node, kafka)
         self.translator = node.translator
         self.fetch_sessions = FetchSessions(
             kafka.fetch_sessions, partitions=kafka.fetch_session_partitions, later=self.loop.call_soon

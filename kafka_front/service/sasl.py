@@ -6,13 +6,16 @@ words that do not reveal whether the user exists, and ends the connection (docs/
 
 If logins last for a limited time (KIP-368), or the client showed a token, which expires, the answer says how long. The
 client authenticates again in time by the same two requests: as the same user by the same mechanism, or the connection
-ends. The connection ends at once when its user is removed or gets another password.
+ends. The connection ends at once when its user is removed or gets another password. SCRAM also accepts a delegation
+token's id and HMAC for name and password (KIP-48); removing the token ends the connection.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -20,7 +23,7 @@ from bridges.auth import Principal
 from bridges.auth.authenticator import AuthenticationBusy
 from bridges.auth.scram import MECHANISMS, ScramError, ScramExchange
 from bridges.auth.sessions import ENDED, Session
-from bridges.auth.tokens import Token, TokenError
+from bridges.auth.tokens import TokenError
 from kafka_front.context import DEFERRED, NO_RESPONSE, Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service import oauth_bearer
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from bridges.auth.authenticator import Authenticator
     from kafka_front.context import Client, Context
     from kafka_front.service.core import KafkaService
+    from kafka_front.service.delegation import DelegationTokens
 
 _PLAIN = "PLAIN"
 _LOGIN = "login"
@@ -42,7 +46,7 @@ _FRAMED_SINCE = 1
 class _Login:
     """The state of a connection's login."""
 
-    __slots__ = ("before", "done", "ends", "exchange", "mechanism", "principal", "session", "started")
+    __slots__ = ("before", "by_token", "done", "ends", "exchange", "mechanism", "principal", "session", "started")
 
     def __init__(self, mechanism: str, exchange: ScramExchange | None, before: _Login | None) -> None:
         self.mechanism = mechanism
@@ -53,6 +57,7 @@ class _Login:
         self.started = False
         self.done = False
         self.ends = False
+        self.by_token = False
         self.principal: Principal | None = None
         self.session: Session | None = None if before is None else before.session
 
@@ -60,8 +65,9 @@ class _Login:
 class Sasl:
     """Handlers of logins, which last for ``seconds``; 0: as long as their connections."""
 
-    def __init__(self, authenticator: Authenticator, seconds: float) -> None:
+    def __init__(self, authenticator: Authenticator, tokens: DelegationTokens, seconds: float) -> None:
         self._authenticator = authenticator
+        self._tokens = tokens
         self._seconds = seconds
         self._names = [_PLAIN, *MECHANISMS]
         if authenticator.takes_oauth:
@@ -78,8 +84,11 @@ class Sasl:
         elif ctx.version < _FRAMED_SINCE:
             code = ErrorCode.UNSUPPORTED_VERSION
         else:
-            exchange = self._authenticator.scram(request.mechanism) if request.mechanism in MECHANISMS else None
-            attributes[_LOGIN] = _Login(request.mechanism, exchange, before)
+            mechanism, exchange = request.mechanism, None
+            if mechanism in MECHANISMS:
+                find_token = partial(self._tokens.find_keys, mechanism)
+                exchange = self._authenticator.scram(mechanism, find_token)
+            attributes[_LOGIN] = _Login(mechanism, exchange, before)
         return m.SaslHandshakeResponse(error_code=code, mechanisms=list(self._names))
 
     async def authenticate(
@@ -100,8 +109,10 @@ class Sasl:
                 return self._refused(ctx) if principal is None else self._accepted(ctx, login, principal, b"")
             if not login.started:
                 login.started = True
-                return m.SaslAuthenticateResponse(auth_bytes=login.exchange.first(message))
+                return m.SaslAuthenticateResponse(auth_bytes=await self._first(login.exchange, message))
             answer = login.exchange.final(message)
+            if login.exchange.by_token:
+                return self._delegated(ctx, login, login.exchange.name, answer)
             return self._accepted(ctx, login, self._authenticator.proved(login.exchange), answer)
         except ScramError:
             self._authenticator.refused()
@@ -111,6 +122,25 @@ class Sasl:
             ctx.respond(NO_RESPONSE)
             ctx.connection.close(str(error), client_id=ctx.client_id)
             return DEFERRED
+
+    async def _first(self, exchange: ScramExchange, message: bytes) -> bytes:
+        answer = exchange.first(message)
+        if not exchange.by_token or exchange.keys is not None:
+            return answer
+        await self._tokens.derive_keys(exchange.mechanism, exchange.name)
+        return exchange.first(message)
+
+    def _delegated(
+        self, ctx: Context, login: _Login, token_id: str, answer: bytes
+    ) -> m.SaslAuthenticateResponse | Outcome:
+        """Accept the bearer of a delegation token, as its owner."""
+        token = self._tokens.find(token_id)
+        if token is None:
+            raise ScramError("the token has expired meanwhile")
+        self._authenticator.succeeded += 1
+        login.by_token = True
+        find = partial(self._tokens.find_owner, token_id)
+        return self._accepted(ctx, login, token.owner, answer, token.expires_ms / 1000, find)
 
     def _bearer(self, ctx: Context, login: _Login, message: bytes) -> m.SaslAuthenticateResponse | Outcome:
         """Check the token. An invalid one is answered first; the login fails when the client has acknowledged that."""
@@ -125,7 +155,7 @@ class Sasl:
             self._authenticator.refused()
             login.started = True
             return m.SaslAuthenticateResponse(auth_bytes=oauth_bearer.REFUSED)
-        return self._accepted(ctx, login, token.principal, b"", token)
+        return self._accepted(ctx, login, token.principal, b"", token.expires)
 
     async def _plain(self, message: bytes, source: str) -> Principal | None:
         """Return the principal of a message of PLAIN (RFC 4616); None if it proves none."""
@@ -140,31 +170,40 @@ class Sasl:
             return None
 
     def _accepted(
-        self, ctx: Context, login: _Login, principal: Principal, answer: bytes, token: Token | None = None
+        self,
+        ctx: Context,
+        login: _Login,
+        principal: Principal,
+        answer: bytes,
+        expires: float = math.inf,
+        find: Callable[[], object] | None = None,
     ) -> m.SaslAuthenticateResponse | Outcome:
+        """Accept a login by a credential that ``expires`` (s since 1970), while ``find`` returns the same value."""
         before, connection = login.before, ctx.connection
         seconds = self._seconds or math.inf
-        if token is not None:
-            # Without the allowance for the issuer's clock: the client has a new token before that.
-            seconds = min(seconds, max(0.001, token.expires - time.time()))
+        # Without the allowance for the issuer's clock: the client has a new token before that.
+        seconds = min(seconds, max(0.001, expires - time.time()))
         if before is not None and (before.mechanism, before.principal) != (login.mechanism, principal):
             return self._refused(ctx, "Authentication failed: this is not who it was, or not by the same mechanism")
         if not connection.closed:
             login.done, login.principal, login.before = True, principal, None
             login.ends = seconds < math.inf
-            self._begin(connection, login, principal, "" if login.mechanism == _PLAIN else login.mechanism)
+            self._begin(connection, login, principal, find)
             login.exchange = None
             connection.logged_in(principal, monotonic() + seconds)
         return m.SaslAuthenticateResponse(
             auth_bytes=answer, session_lifetime_ms=int(seconds * 1000) if seconds < math.inf else 0
         )
 
-    def _begin(self, connection: Client, login: _Login, principal: Principal, mechanism: str) -> None:
+    def _begin(
+        self, connection: Client, login: _Login, principal: Principal, find: Callable[[], object] | None
+    ) -> None:
         sessions, attributes = self._authenticator.sessions, connection.attributes
         if login.session is None:
             connection.on_close(lambda: sessions.end(attributes[_LOGIN].session))
         sessions.end(login.session)
-        login.session = sessions.begin(principal, lambda: connection.close(ENDED, user=str(principal)), mechanism)
+        mechanism = "" if login.mechanism == _PLAIN else login.mechanism
+        login.session = sessions.begin(principal, lambda: connection.close(ENDED, user=str(principal)), mechanism, find)
 
     def _refused(
         self,
@@ -176,7 +215,13 @@ class Sasl:
         return DEFERRED
 
 
+def is_by_token(connection: Client) -> bool:
+    """Return whether a client has logged in with a delegation token."""
+    login = connection.attributes.get(_LOGIN)
+    return isinstance(login, _Login) and login.by_token
+
+
 def register(registry: Registry, service: KafkaService) -> None:
-    sasl = Sasl(service.node.authenticator, service.settings.sasl_max_reauth_ms / 1000)
+    sasl = Sasl(service.node.authenticator, service.tokens, service.settings.sasl_max_reauth_ms / 1000)
     registry.register(ApiKey.SASL_HANDSHAKE, sasl.handshake)
     registry.register(ApiKey.SASL_AUTHENTICATE, sasl.authenticate)

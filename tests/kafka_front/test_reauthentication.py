@@ -55,10 +55,10 @@ async def log_in(client: WireClient, name: str, password: str) -> Any:
     return await client.call(2, plain(name, password))
 
 
-async def scram(client: WireClient, name: str, password: str) -> tuple[bytes, bytes]:
+async def scram(client: WireClient, name: str, password: str, extension: str = "") -> tuple[bytes, bytes]:
     """Begin a login with SCRAM-SHA-256; gives its last message, and the one before."""
     assert (await client.call(1, m.SaslHandshakeRequest("SCRAM-SHA-256"))).error_code == 0
-    bare = f"n={name},r=nonce".encode()
+    bare = f"n={name},r=nonce{extension}".encode()
     first = (await client.call(2, m.SaslAuthenticateRequest(auth_bytes=b"n,," + bare))).auth_bytes
     nonce, salt, iterations = (field[2:] for field in first.split(b",", 2))
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(salt), int(iterations))

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
 
-_TOKENS = (
-    ApiKey.CREATE_DELEGATION_TOKEN,
-    ApiKey.RENEW_DELEGATION_TOKEN,
-    ApiKey.EXPIRE_DELEGATION_TOKEN,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN,
-)
 _SHARE_STATE = (
     ApiKey.INITIALIZE_SHARE_GROUP_STATE,
     ApiKey.READ_SHARE_GROUP_STATE,
@@ -73,8 +67,6 @@ def register(registry: Registry, service: KafkaService) -> None:
     registry.register(ApiKey.UNREGISTER_CONTROLLER, of_node(Operation.ALTER, quorum.unregister))
     for key in (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER):
         registry.register(key, of_node(Operation.ALTER, quorum.change_voters))
-    for key in _TOKENS:
-        registry.register(key, _refusal(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "there are no delegation tokens"))
     inner = _refusal(ErrorCode.NOT_COORDINATOR, "the nodes' database keeps the state of share groups")
     for key in _SHARE_STATE:
         registry.register(key, of_node(Operation.CLUSTER_ACTION, inner))

@@ -24,11 +24,12 @@ WITHOUT_RIGHTS = {
     ApiKey.API_VERSIONS,
     ApiKey.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE,
-    # Switched off here, whoever asks:
+    # Everybody manages his own tokens; the rights to those of others: tests/kafka_front/test_delegation_tokens.py.
     ApiKey.CREATE_DELEGATION_TOKEN,
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    # Switched off here, whoever asks:
     ApiKey.STREAMS_GROUP_HEARTBEAT,
     ApiKey.STREAMS_GROUP_DESCRIBE,
     ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
