@@ -2,13 +2,15 @@
 
 Names, types and defaults are those of Kafka 4.2; the descriptions are ours. The table has two kinds of keys: defaults
 of topics (bridges/catalog/topics/config.py), which may all change while the node runs, and this node's limits and
-behaviour, which are read-only since they come from its settings. It leaves out keys of features that Anabranch lacks,
-except those of Kerberos, which brokers without Kerberos store as well.
+behaviour. Of these, :data:`DYNAMIC` may change; the others are read-only since they come from its settings. The table
+leaves out keys of features that Anabranch lacks, except those of Kerberos, which brokers without Kerberos store as
+well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import resource
+from collections.abc import Callable, Mapping, Sequence
 
 from bridges.catalog.config_types import (
     INT_MAX,
@@ -17,10 +19,12 @@ from bridges.catalog.config_types import (
     ConfigType,
     ConfigValue,
     InvalidConfig,
+    between,
     table,
 )
 from bridges.catalog.topics.config import TOPIC_DEFAULTS, cluster_defaults
 from bridges.node.front import NodeFacts, listener_kind
+from bridges.node.process.descriptors import RESERVED
 from kafka_front.group_config import GROUP_CONFIGS
 from kafka_front.settings import KafkaSettings
 
@@ -64,6 +68,21 @@ KERBEROS: Mapping[str, ConfigDef] = table(
     )
 )
 """Kerberos keys, stored and ignored as by a broker without Kerberos; they may change while the node runs."""
+
+EVERY_BROKER = "<default>"
+"""Stands for all brokers among the names of brokers' configurations."""
+
+DYNAMIC: Mapping[str, ConfigDef] = table(
+    ConfigDef("max.connections", ConfigType.INT, str(INT_MAX), "Most connections of this node.", between(1)),
+    ConfigDef(
+        "producer.id.expiration.ms",
+        ConfigType.INT,
+        "86400000",
+        "Milliseconds after which an idle producer's sequence numbers are forgotten.",
+        between(1),
+    ),
+)
+"""Keys of one node, or of all, that may change while the node runs."""
 
 _FIXED: Mapping[ConfigType, Sequence[tuple[str, str | None, str]]] = {
     ConfigType.BOOLEAN: (
@@ -116,7 +135,6 @@ _FIXED: Mapping[ConfigType, Sequence[tuple[str, str | None, str]]] = {
             "Most records of a partition that a share group has in flight.",
         ),
         ("log.cleaner.threads", "1", "Workers that compact."),
-        ("max.connections", str(INT_MAX), "Most connections of this node."),
         ("max.connections.per.ip", str(INT_MAX), "Most connections of one address."),
         ("max.incremental.fetch.session.cache.slots", "1000", "Most fetch sessions kept."),
         ("node.id", None, "Number of this node."),
@@ -128,11 +146,6 @@ _FIXED: Mapping[ConfigType, Sequence[tuple[str, str | None, str]]] = {
         ("offset.metadata.max.bytes", "4096", "Longest text a consumer may attach to a position."),
         ("offsets.retention.minutes", "10080", "Minutes for which positions of a group without members are kept."),
         ("offsets.topic.num.partitions", "50", "Shares of the groups."),
-        (
-            "producer.id.expiration.ms",
-            "86400000",
-            "Milliseconds after which an idle producer's sequence numbers are forgotten.",
-        ),
         ("queued.max.requests", "500", "Requests that may wait."),
         ("replica.fetch.max.bytes", "1048576", "Bytes copied at a time."),
         ("request.timeout.ms", "30000", "Milliseconds a request between nodes may take."),
@@ -185,6 +198,7 @@ _FIXED: Mapping[ConfigType, Sequence[tuple[str, str | None, str]]] = {
 
 NODE_CONFIGS: Mapping[str, ConfigDef] = table(
     *TOPIC_DEFAULTS.values(),
+    *DYNAMIC.values(),
     *(
         ConfigDef(f"group.{name}", one.type, one.default, one.doc, dynamic=False)
         for name, one in GROUP_CONFIGS.items()
@@ -204,6 +218,8 @@ NODE_CONFIGS: Mapping[str, ConfigDef] = table(
 )
 
 EVERY: Mapping[str, ConfigDef] = {**NODE_CONFIGS, **KERBEROS}
+CHANGED: Mapping[str, ConfigDef] = {**DYNAMIC, **KERBEROS}
+"""Keys that are set for a node by its number."""
 
 
 def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
@@ -255,15 +271,33 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
     return {key: str(value) for key, value in values.items()}
 
 
-def resolve(key: str, dynamic: Mapping[str, str], static: Mapping[str, str]) -> ConfigValue:
-    """Return the effective value of a node-level key. Raises InvalidConfig for an unknown key."""
+def bounded(static: Mapping[str, str]) -> Callable[[Mapping[str, str]], None]:
+    """Return a check of a node's own values. It raises InvalidConfig for more connections than the process has file
+    descriptors for: without one, the store cannot open a file, which ends the node."""
+
+    def check(own: Mapping[str, str]) -> None:
+        key = "max.connections"
+        most = max(int(static[key]), (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED) // 3)
+        if int(own.get(key, 0)) > most:
+            raise InvalidConfig(
+                f"{key} = {own[key]}: at most {most}, a third of the process's file descriptors; raise that limit first"
+            )
+
+    return check
+
+
+def resolve(
+    key: str, dynamic: Mapping[str, str], static: Mapping[str, str], every: Mapping[str, str] | None = None
+) -> ConfigValue:
+    """Return the effective value of a node-level key; ``every`` has the values set for all nodes. Raises InvalidConfig
+    for an unknown key."""
     definition = NODE_CONFIGS.get(key)
     if definition is None:
         raise InvalidConfig(f"{key!r} is not a node configuration")
     found: list[tuple[str, str | None, ConfigSource]] = []
     if key in dynamic:
         found.append((key, dynamic[key], ConfigSource.DYNAMIC_NODE))
-    if key in (shared := cluster_defaults(dynamic, static)):
+    if key in (shared := {**cluster_defaults(dynamic, static), **(every or {})}):
         found.append((key, shared[key], ConfigSource.DYNAMIC_DEFAULT))
     if key in static:
         found.append((key, static[key], ConfigSource.STATIC_NODE))

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from anabranch_kit.net.address import Address
 from bridges.catalog.views.groups import GroupDirectory
 from bridges.catalog.views.transactions import TransactionDirectory
@@ -131,6 +133,13 @@ class KafkaServer:
             node.quotas,
             must_log_in=node.authenticator.required_at,
         )
+
+        def configure() -> None:
+            server.limits = replace(server.limits, max_connections=service.broker_config("max.connections"))
+            node.logs.options.producer_idle_ms = service.broker_config("producer.id.expiration.ms")
+
+        service.broker_configs.changed = configure
+        configure()
         bound: dict[str, Address] = {}
         for name, address in listen.items():
             advertised = node.advertised(name)

@@ -44,6 +44,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT = 3
     STATIC_NODE = 4
     DEFAULT = 5
+    LOGGER = 6
     CLIENT_METRICS = 7
     GROUP = 8
 

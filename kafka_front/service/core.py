@@ -70,11 +70,23 @@ class KafkaService:
             {},
         )
         self.broker_configs = OwnConfigs(
-            node.db, own_configs.BROKERS, "broker", ConfigSource.DYNAMIC_NODE, node_config.KERBEROS, most, {}
+            node.db,
+            own_configs.BROKERS,
+            "broker",
+            ConfigSource.DYNAMIC_NODE,
+            node_config.CHANGED,
+            most,
+            {},
+            node_config.bounded(static),
         )
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics
+
+    def broker_config(self, key: str) -> int:
+        """Return the value in force here of a key of ``node_config.DYNAMIC``."""
+        own, every = (self.broker_configs.own_values(name) for name in (str(self.node_id), node_config.EVERY_BROKER))
+        return int(node_config.resolve(key, own, self.catalog.options.static, every).value or 0)
 
     def default_partitions(self) -> int:
         """Return the number of partitions of a topic whose creator names none."""

@@ -548,6 +548,51 @@ async def test_throttles_of_replicas_are_taken_away_wherever_tools_look(place: P
         assert await change(place, BROKER, broker, (rates[0], SET, "1000")) == E.INVALID_CONFIG
 
 
+async def test_a_node_and_all_nodes_have_configurations_that_change_while_they_run(place: Place) -> None:
+    broker = str(place.node_id)
+    for key, changed, shared in (
+        ("max.connections", "1000", "2000"),
+        ("producer.id.expiration.ms", "90000000", "91000000"),
+    ):
+        before = (await place.configs(BROKER, broker, key))[key]
+        assert not before.read_only
+        assert await change(place, BROKER, "", (key, SET, shared)) == E.NONE
+        await becomes(place, BROKER, "", key, shared, 3)
+        await becomes(place, BROKER, broker, key, shared, 3)
+        if key == "producer.id.expiration.ms" and not place.ours:
+            assert await change(place, BROKER, "", (key, DELETE, None)) == E.NONE
+            continue  # at a broker it is the cluster's alone
+        assert await change(place, BROKER, broker, (key, SET, changed)) == E.NONE
+        await becomes(place, BROKER, broker, key, changed, 2)
+        synonyms = [(one.value, one.source) for one in (await place.configs(BROKER, broker, key))[key].synonyms]
+        assert synonyms[:2] == [(changed, 2), (shared, 3)]
+        assert await change(place, BROKER, broker, (key, SET, "many")) in (E.INVALID_CONFIG, E.INVALID_REQUEST)
+        for name in (broker, ""):
+            assert await change(place, BROKER, name, (key, DELETE, None)) == E.NONE
+        await becomes(place, BROKER, broker, key, before.value, before.config_source)
+
+
+async def test_levels_of_loggers_are_described_and_changed_until_the_end_of_the_process(place: Place) -> None:
+    broker = str(place.node_id)
+    levels = await place.configs(LOGGER, broker)
+    assert {"root"} < set(levels)
+    assert {row.config_source for row in levels.values()} == {6}
+    assert not any(row.read_only for row in levels.values())
+    logger = next(name for name in sorted(levels) if name != "root")
+    before = levels[logger].value
+    assert await change(place, LOGGER, broker, (logger, SET, "DEBUG"), validate_only=True) == E.NONE
+    assert (await place.configs(LOGGER, broker, logger))[logger].value == before
+    assert await change(place, LOGGER, broker, (logger, SET, "DEBUG")) == E.NONE
+    assert (await place.configs(LOGGER, broker, logger))[logger].value == "DEBUG"
+    assert await change(place, LOGGER, broker, (logger, DELETE, None)) == E.NONE
+    assert (await place.configs(LOGGER, broker, logger))[logger].value == levels["root"].value
+    assert await change(place, LOGGER, broker, (logger, SET, "LOUD")) == E.INVALID_CONFIG
+    assert await change(place, LOGGER, broker, ("no.such.logger", SET, "INFO")) == E.INVALID_CONFIG
+    assert await change(place, LOGGER, broker, (logger, APPEND, "INFO")) == E.INVALID_REQUEST
+    assert await change(place, LOGGER, "77", (logger, SET, "INFO")) == E.INVALID_REQUEST
+    assert await alter(place, LOGGER, broker, {logger: "INFO"}) == E.INVALID_REQUEST
+
+
 # --- cluster --------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import pytest
 from bridges.catalog.config_types import ConfigSource, ConfigType, InvalidConfig
 from bridges.catalog.topics.config import TOPIC_DEFAULTS
 from kafka_front import node_config
-from kafka_front.node_config import NODE_CONFIGS
+from kafka_front.node_config import DYNAMIC, NODE_CONFIGS
 
 
 def test_every_default_is_acceptable_and_canonical() -> None:
@@ -18,9 +18,9 @@ def test_every_default_is_acceptable_and_canonical() -> None:
             assert definition.canonical(definition.default) == definition.default, name
 
 
-def test_what_may_change_is_what_topics_default_to() -> None:
+def test_what_may_change_is_what_topics_default_to_and_what_is_marked() -> None:
     assert TOPIC_DEFAULTS.items() <= NODE_CONFIGS.items()
-    assert {name for name, one in NODE_CONFIGS.items() if one.dynamic} <= TOPIC_DEFAULTS.keys()
+    assert {name for name, one in NODE_CONFIGS.items() if one.dynamic} <= TOPIC_DEFAULTS.keys() | DYNAMIC.keys()
 
 
 def test_node_values() -> None:

@@ -21,11 +21,11 @@ async def expire_producers(logs: Logs, now_ms: int) -> int:
     Reads only those that go, in turns.
     """
     expired = known = 0
-    turns = Turns()
+    turns, options = Turns(), logs.options.ledger()
     for log in logs:
         await turns.rest()
         try:
-            while log.is_open and (gone := log.state.ledger.expire(now_ms)):
+            while log.is_open and (gone := log.state.ledger.expire(now_ms, options)):
                 expired += gone
                 await turns.rest()
             known += len(log.state.ledger)

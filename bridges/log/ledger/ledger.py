@@ -117,10 +117,11 @@ class Ledger:
         """Undo :meth:`record`, which returned ``replaced``; the latest record first."""
         self.table(stamp.kind).take_back(stamp.key, replaced)
 
-    def expire(self, now_ms: int) -> int:
+    def expire(self, now_ms: int, options: LedgerOptions | None = None) -> int:
         """Forget writers that were idle for longer than the limit of their kind, at most :data:`SLICE` of each kind;
-        return how many. Writers of a kind without a rule stay, because their front is not installed."""
-        options = self._options
+        return how many. Writers of a kind without a rule stay, because their front is not installed. ``options`` are
+        those in force now; None: those with which the log was opened."""
+        options = options or self._options
         known = ((kind, table) for kind, table in self.tables.items() if kind in options.rules)
         return sum(table.expire(now_ms - options.limits_of(kind).idle_ms) for kind, table in known)
 

@@ -10,6 +10,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from bridges.node.process.log_levels import LOG_LEVELS
 from bridges.node.process.log_limit import LOG_LIMIT, LogLimit
 
 
@@ -54,10 +55,10 @@ def configure(
     """Set up structlog, and send the standard library's loggers through the same output.
 
     ``format``: ``json``, ``console``, or ``auto`` (console on a terminal, json elsewhere). All lines pass ``limit``,
-    and have the fields ``told``. To be called once, by the process's entry point.
+    and have the fields ``told``. ``LOG_LEVELS`` may change levels later. To be called once, by the process's entry
+    point.
     """
     out = cast(TextIO, _Patient(stream or sys.stderr))
-    number = getattr(logging, level.upper())
     if format == "auto":
         format = "console" if out.isatty() else "json"
     # The handler's filter limits the lines of other libraries' loggers.
@@ -77,9 +78,9 @@ def configure(
             colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback, timestamp_key="time"
         )
     structlog.configure(
-        processors=[limit.processor, *shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(out),
+        processors=[LOG_LEVELS.processor, limit.processor, *shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        logger_factory=lambda *names: LOG_LEVELS.writer(out, *names),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(out)
@@ -92,4 +93,4 @@ def configure(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(max(number, logging.WARNING))
+    LOG_LEVELS.begin(getattr(logging, level.upper()))

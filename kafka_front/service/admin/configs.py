@@ -19,6 +19,8 @@ from bridges.catalog.topics.names import check_topic_name
 from bridges.errors import LogError
 from kafka_front import node_config
 from kafka_front.dispatch import Registry
+from kafka_front.node_config import EVERY_BROKER
+from kafka_front.service.admin import loggers
 from kafka_front.service.admin.own_configs import OwnConfigs
 from kafka_front.service.log_errors import failure_of
 from kafka_front.service.once import Once, repeated
@@ -79,7 +81,7 @@ class Configs:
             Resource.GROUP: service.group_configs,
             Resource.CLIENT_METRICS: service.client_metrics,
         }
-        self._kerberos = service.broker_configs
+        self._brokers = service.broker_configs
 
     # --- describing -------------------------------------------------------------------------------------------------
 
@@ -118,6 +120,7 @@ class Configs:
             check_topic_name(name)
             own = catalog.topic(name).config
             return [topic_config.resolve(key, own, node, static) for key in topic_config.TOPIC_CONFIGS]
+        every = self._brokers.own_values(EVERY_BROKER)
         if kind == Resource.BROKER and name == "":
             # The default of all brokers holds only values that were set while running.
             return [
@@ -127,15 +130,16 @@ class Configs:
                     ConfigSource.DYNAMIC_DEFAULT,
                     [(key, value, ConfigSource.DYNAMIC_DEFAULT)],
                 )
-                for key, value in sorted({**topic_config.cluster_defaults(node, static), **node}.items())
+                for key, value in sorted({**topic_config.cluster_defaults(node, static), **node, **every}.items())
             ]
         if kind in self._named:
             return self._named[kind].values(name)
         self._check_broker(kind, name)
         if kind == Resource.BROKER_LOGGER:
-            return []  # log levels belong to the node's own settings
-        found = [node_config.resolve(key, node, static) for key in node_config.NODE_CONFIGS]
-        return found + self._kerberos.values(name)
+            return loggers.describe()
+        own = {**node, **self._brokers.own_values(name)}
+        found = [node_config.resolve(key, own, static, every) for key in node_config.NODE_CONFIGS]
+        return found + [one for one in self._brokers.values(name) if one.name in node_config.KERBEROS]
 
     def _check(self, ctx: Context, operation: Operation, kind: int, name: str) -> None:
         """Raise KafkaError unless the client may do this to the resource."""
@@ -181,6 +185,11 @@ class Configs:
         """Replace all of a resource's own values (the older request, which kafkajs and librdkafka still use)."""
 
         def changes(one: m.AlterConfigsRequest.AlterConfigsResource) -> Changes:
+            if one.resource_type == Resource.BROKER_LOGGER:
+                text = (
+                    f"AlterConfigs is deprecated and does not support the resource type {Resource.BROKER_LOGGER.name}"
+                )
+                raise KafkaError(ErrorCode.INVALID_REQUEST, text)
             changed: Changes = dict.fromkeys(self._own(one.resource_type, one.resource_name))
             for config in one.configs:
                 changed[config.name] = _required(config.name, config.value)
@@ -244,6 +253,9 @@ class Configs:
     def _edited(self, kind: int, resource: str, name: str, operation: int, value: str) -> str:
         """Return a list with elements added or removed; a key that the resource does not set starts from its
         default."""
+        if kind == Resource.BROKER_LOGGER:
+            text = f"{Change(operation).name} operation is not allowed for the {Resource.BROKER_LOGGER.name} resource"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
         definition = self._definition(kind, name)
         if definition.type is not ConfigType.LIST:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a list")
@@ -264,12 +276,13 @@ class Configs:
             check_topic_name(name)
             return list(self._catalog.topic(name).config)
         if kind == Resource.BROKER_LOGGER:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "log levels are set in the node's settings")
+            self._check_broker(kind, name)
+            return []
         if kind in self._named:
             return list(self._named[kind].own_values(name))
         if kind != Resource.BROKER or name != "":
             self._check_broker(kind, name)
-        return [*self._catalog.node_config, *(self._kerberos.own_values(name) if name else ())]
+        return [*self._catalog.node_config, *self._brokers.own_values(name or EVERY_BROKER)]
 
     async def _apply(self, kind: int, name: str, changes: Changes, validate_only: bool) -> None:
         catalog = self._catalog
@@ -284,11 +297,15 @@ class Configs:
             if not validate_only and stored:
                 await named.change(name, stored)
             return
+        if kind == Resource.BROKER_LOGGER:
+            loggers.change(changes, validate_only)
+            return
         told, throttles = changes, node_config.THROTTLES
         changes = {key: value for key, value in told.items() if value is not None or key not in throttles}
-        kept = {key: changes.pop(key) for key in list(changes) if key in node_config.KERBEROS}
+        of_node = node_config.CHANGED if name else node_config.DYNAMIC
+        kept = {key: changes.pop(key) for key in list(changes) if key in of_node}
         if kept:
-            kept = self._kerberos.checked(name, kept)
+            kept = self._brokers.checked(name or EVERY_BROKER, kept)
         if slowed := sorted(changes.keys() & throttles):
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{slowed[0]}: nothing is copied here that it could slow down")
         if fixed := sorted(changes.keys() - TOPIC_DEFAULTS.keys()):
@@ -300,7 +317,7 @@ class Configs:
         if changes:
             await catalog.set_node_config(changes)
         if kept:
-            await self._kerberos.change(name, kept)
+            await self._brokers.change(name or EVERY_BROKER, kept)
 
     def _definition(self, kind: int, name: str) -> ConfigDef:
         named = self._named.get(kind)

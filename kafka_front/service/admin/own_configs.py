@@ -1,5 +1,4 @@
-"""Configurations of named resources: groups, subscriptions to client metrics, and those keys of brokers that have no
-effect here.
+"""Configurations of named resources: groups, subscriptions to client metrics, and brokers.
 
 As with a broker, a name may be configured before anything of that name exists; a later group has the values. All values
 are in memory, and follow other nodes' changes (:mod:`bridges.catalog.database.following`).
@@ -55,6 +54,8 @@ class OwnConfigs:
         self._check = check
         self._most = most
         self._own: Configs = {}
+        self.changed: Callable[[], None] = lambda: None
+        """Called after every change."""
 
     async def load(self) -> None:
         """Read the stored values, and follow their changes from now on. Raises LogError."""
@@ -122,6 +123,7 @@ class OwnConfigs:
                 self._own[name] = own
             else:
                 self._own.pop(name, None)
+            self.changed()
 
         note = self._db.changes.note(self._table, [name])
 
@@ -140,6 +142,7 @@ class OwnConfigs:
         for name in list(self._own) if names is None else names:
             self._own.pop(name, None)
         self._own.update(found)
+        self.changed()
 
 
 def _read(connection: Connection, names: Collection[str] | None = None, *, table: str) -> Configs:

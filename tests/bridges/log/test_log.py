@@ -10,6 +10,7 @@ import structlog
 
 from bridges.node.process import log_limit
 from bridges.node.process import logging as log
+from bridges.node.process.log_levels import LOG_LEVELS, UnknownLogger
 from bridges.node.process.log_limit import LogLimit, tell_left_out
 
 
@@ -39,6 +40,26 @@ def test_json_is_one_object_a_line_for_our_events_and_others() -> None:
     assert lines[1]["level"] == "warning"
     assert "ValueError: reason" in lines[2]["exception"]
     assert all(line["time"].endswith("Z") for line in lines)
+
+
+def test_a_loggers_level_changes_while_the_process_runs() -> None:
+    out = io.StringIO()
+    log.configure("info", "json", out)
+    one, other = structlog.get_logger("anabranch.one.two"), structlog.get_logger("anabranch.other")
+    for level, name in ((logging.DEBUG, "anabranch.one"), (logging.ERROR, "root")):
+        LOG_LEVELS.set(name, level)
+    for each in (one, other):
+        each.debug("detail")
+        each.warning("warning")
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["detail", "warning"]
+    for name in ("anabranch.one", "root"):
+        LOG_LEVELS.set(name, None)
+    one.debug("detail")
+    other.info("heard again")
+    assert json.loads(out.getvalue().splitlines()[-1])["event"] == "heard again"
+    for name in ("elsewhere", "anabranch." + "x" * 200):
+        with pytest.raises(UnknownLogger, match="does not exist"):
+            LOG_LEVELS.check(name)
 
 
 def test_console_is_for_people() -> None:

@@ -133,7 +133,7 @@ OTHERWISE = {
     "kafka-configs --alter --entity-type brokers --entity-name 0 --add-config log.cleaner.threads=2": NO_CONFIG,
     "kafka-configs --describe --entity-type brokers --entity-name 0": NO_CONFIG,
     "kafka-configs --alter --entity-type brokers --entity-name 0 --delete-config log.cleaner.threads": NO_CONFIG,
-    "kafka-configs --describe --entity-type broker-loggers --entity-name 0": "log levels are set in the settings",
+    "kafka-configs --describe --entity-type broker-loggers --entity-name 0": "loggers have names of their own",
     "kafka-broker-api-versions": "docs/compatibility.md has them one by one",
     "kafka-features describe": "docs/compatibility.md: Versions of Kafka's requests",
 }
