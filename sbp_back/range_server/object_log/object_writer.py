@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 _UNDER_WAY = 4
 """Objects of a log that are put at the same time."""
+_TRIES = 4
+"""Puts of one object that wait for an answer at the same time: the first has timed out before a fifth is due."""
 _STOP_SECONDS = 30.0
 """Seconds that an orderly end waits for a store that does not answer."""
 
@@ -117,7 +119,7 @@ class ObjectWriter(Writing):
         self._seq = 1
         self._last: _Building | None = None
         """The newest group, while it is pending."""
-        self._pool = ThreadPoolExecutor(_UNDER_WAY, "anabranch-put")
+        self._pool = ThreadPoolExecutor(_UNDER_WAY * _TRIES, "anabranch-put")
         self._waits = pauses()
         self._again_at = 0.0
         """No puts before this time: the store did not answer. 0: puts have been made since, or none had to wait."""
@@ -175,6 +177,9 @@ class ObjectWriter(Writing):
             times.append(max(closes_at, self._again_at))
         elif self._log.pending and self._again_at:
             times.append(self._again_at)
+        late_at = self._log.late_at()
+        if late_at is not None:
+            times.append(max(late_at, self._again_at))
         try:
             return self.queue.get(timeout=max(0.0, min(times) - now) if times else None)
         except Empty:
@@ -303,6 +308,8 @@ class ObjectWriter(Writing):
                 building.placed = True
                 source = source_of(building.group.segment)
                 source.add(building.position, self._log.incarnation, numbered.number, building.size)
+            elif building.content is None:
+                continue  # it has no thread yet: one more would wait behind it
             self._pool.submit(self._put_one, numbered)
 
     def _put_one(self, numbered: Numbered[_Building]) -> None:

@@ -9,7 +9,8 @@ A group's object goes through these states; what is not in the table cannot happ
 | UNDER_WAY | the store has created it | THERE | |
 | UNDER_WAY | the store has the number: this object (same unique id) | THERE | an earlier put's answer was lost |
 | UNDER_WAY | the store has the number: another object | | the log is *fenced* |
-| UNDER_WAY | no answer, or an ambiguous one | UNKNOWN | it is put again, the same bytes |
+| UNDER_WAY | no answer for a while | UNDER_WAY | it is put once more beside, the same bytes |
+| UNDER_WAY | no answer at all, or an ambiguous one | UNKNOWN | it is put again, the same bytes |
 | UNKNOWN | time to try again | UNDER_WAY | |
 | THERE | all before it are there as well | *acknowledged* | |
 
@@ -32,6 +33,8 @@ from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.object_log.objects.content import ObjectKind, encode
 
 T = TypeVar("T")
+
+_LATE_BYTES = 2 << 20
 
 
 class Put(Enum):
@@ -56,13 +59,17 @@ class State(Enum):
 class Group(Generic[T]):
     """Appends that become one object. ``tokens`` are the appender's, given back when the group is acknowledged."""
 
-    __slots__ = ("number", "state", "tokens", "unique")
+    __slots__ = ("bytes", "late_at", "number", "patience", "state", "tokens", "unique")
 
     def __init__(self, number: int, unique: bytes) -> None:
         self.number = number
         self.unique = unique
         self.tokens: list[T] = []
+        self.bytes = 0
         self.state = State.QUEUED
+        self.patience = 0.0
+        """Seconds to wait for the answer to the last put."""
+        self.late_at = 0.0
 
 
 class LogWriter(Generic[T]):
@@ -72,8 +79,10 @@ class LogWriter(Generic[T]):
     ``enough_bytes`` and one more can be put right away; or ``linger`` seconds after the group before. While all groups
     before it are acknowledged it closes at once, if fewer than one group per ``linger`` was closed in the last
     ``saved`` seconds: a lone appender waits for the store only, and ``linger`` bounds the number of small objects.
-    ``most_under_way`` groups are put at once. Times are the caller's, in seconds, and never go back; they decide only
-    when something is tried.
+    ``most_under_way`` groups are put at once. One that has no answer after ``late`` seconds, and as long again for each
+    2 MiB, is put once more, then after twice as long, and so on: a store that swallows a request for a moment holds up
+    nobody until that times out. Times are the caller's, in seconds, and never go back; they decide only when something
+    is tried.
     """
 
     def __init__(
@@ -83,6 +92,7 @@ class LogWriter(Generic[T]):
         *,
         linger: float = 0.05,
         saved: float = 60.0,
+        late: float = 1.0,
         most_bytes: int = 8 << 20,
         enough_bytes: int = 1 << 20,
         most_under_way: int = 4,
@@ -93,6 +103,7 @@ class LogWriter(Generic[T]):
         self._unique = unique
         self._linger = linger
         self._saved = saved
+        self._late = late
         self._most_bytes = most_bytes
         self._enough_bytes = enough_bytes
         self._most_under_way = most_under_way
@@ -100,7 +111,6 @@ class LogWriter(Generic[T]):
         # All that are not acknowledged, in order; the last may still be open.
         self._groups: deque[Group[T]] = deque()
         self._open: Group[T] | None = None
-        self._open_bytes = 0
         self._opened_at = 0.0
         self._closed_at = -math.inf
         self._spent_until = -math.inf
@@ -132,12 +142,11 @@ class LogWriter(Generic[T]):
             group = self._open = Group(self._next_number, self._unique())
             self._groups.append(group)
             self._next_number += 1
-            self._open_bytes = 0
             self._opened_at = now
         if not group.tokens or group.tokens[-1] is not token:
             group.tokens.append(token)
-        self._open_bytes += size
-        if self._open_bytes >= self._most_bytes:
+        group.bytes += size
+        if group.bytes >= self._most_bytes:
             self.close_group(now)
 
     def abandon(self) -> list[T]:
@@ -166,6 +175,10 @@ class LogWriter(Generic[T]):
             due = min(due, self._spent_until)
         return max(self._opened_at, due)
 
+    def late_at(self) -> float | None:
+        """Return the time at which a group is to be put once more beside the put that has no answer; None without."""
+        return min((group.late_at for group in self._groups if group.state is State.UNDER_WAY), default=None)
+
     def puts(self, now: float) -> Iterator[Group[T]]:
         """Yield the groups to be put now, each if no object has its number; each ends with :meth:`put_ended`."""
         if self.fenced:
@@ -174,15 +187,27 @@ class LogWriter(Generic[T]):
         if closes_at is not None and now >= closes_at:
             self.close_group(now)
         under_way = sum(group.state is State.UNDER_WAY for group in self._groups)
-        if self._open_bytes >= self._enough_bytes and len(self._groups) <= self._most_under_way:
+        if (
+            self._open is not None
+            and self._open.bytes >= self._enough_bytes
+            and len(self._groups) <= self._most_under_way
+        ):
             self.close_group(now)
         for group in list(self._groups):
-            if under_way >= self._most_under_way:
-                return
-            if group is not self._open and group.state in (State.QUEUED, State.UNKNOWN):
+            if group.state is State.UNDER_WAY and now >= group.late_at:
+                group.patience *= 2
+            elif (
+                group.state in (State.QUEUED, State.UNKNOWN)
+                and group is not self._open
+                and under_way < self._most_under_way
+            ):
                 group.state = State.UNDER_WAY
+                group.patience = self._late * (1 + group.bytes / _LATE_BYTES)
                 under_way += 1
-                yield group
+            else:
+                continue
+            group.late_at = now + group.patience
+            yield group
 
     def content(self, group: Group[T], body: Buffer) -> list[Buffer]:
         """Return the bytes of a group's object, in parts: the same each time, for the same ``body``."""

@@ -7,6 +7,7 @@ Claims, fences and writers are the product's own; so is the rule of the placemen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -443,7 +444,9 @@ class Server:
         self.server_id = yield from self.ask(
             lambda done: self.cluster.database.ask(lambda: self.cluster.tables.register(name), done)
         )
-        self.writer: LogWriter[Any] = LogWriter(claim.number, self.unique, linger=0.02, most_under_way=3)
+        # Half of the schedules wait for each put as long as it takes: some faults need one that comes very late.
+        late = 1.0 if self.cluster.seed % 2 else math.inf
+        self.writer: LogWriter[Any] = LogWriter(claim.number, self.unique, linger=0.02, late=late, most_under_way=3)
         self.state = state
         self.world.tell(f"s{self.number} is {claim.number} of {name}")
         self.run(self._index())
@@ -574,6 +577,7 @@ class Cluster:
     """One schedule from a seed."""
 
     def __init__(self, seed: int, rules: AdoptionRules) -> None:
+        self.seed = seed
         self.world = World(seed)
         self.rules = rules
         choice = self.world.random.choice

@@ -142,6 +142,21 @@ def test_groups_beside_those_under_way_wait_whatever_is_saved() -> None:
     assert [group.tokens for group in writer.puts(0.02)] == [["b"]]
 
 
+def test_a_put_without_an_answer_is_made_once_more_beside() -> None:
+    writer = writer_of(linger=0, late=1.0)
+    writer.append(2 << 20, "a", 0.0)
+    (group,) = writer.puts(0.0)
+    assert writer.late_at() == pytest.approx(2.0), "a second, and one for 2 MiB"
+    assert list(writer.puts(1.9)) == []
+    assert list(writer.puts(2.0)) == [group]
+    assert writer.late_at() == pytest.approx(6.0), "twice as long"
+    assert list(writer.puts(2.1)) == []
+    assert writer.put_ended(group, Put.TAKEN, group.unique) == ["a"], "the first one had been made"
+    assert writer.late_at() is None
+    assert writer.put_ended(group, Put.UNKNOWN) == []
+    assert list(writer.puts(100.0)) == []
+
+
 def test_so_many_are_under_way_at_once() -> None:
     writer = writer_of(linger=0, most_under_way=2)
     groups: list[Group[str]] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,6 +143,33 @@ async def test_a_store_that_refuses_for_a_while_stops_nothing_for_good(
     assert [e.base_offset for e in await driver.read(1, 1)] == [1, 2]
     await until(lambda: driver.store.stats.checkpoints != before)  # indexes go on, too
     assert driver.failures == []
+    driver.close()
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["request lost", "answer lost"])
+async def test_a_store_that_swallows_requests_for_a_moment_holds_up_nobody(
+    tmp_path: Path, faults: Faults, done: bool
+) -> None:
+    over = threading.Event()
+    driver = Driver(tmp_path / "one", options())
+    await driver.create(1)
+
+    def swallow(handler: Handler) -> bool:
+        if done:
+            handler.forward(handler.body)
+        over.wait(60)
+        return handler.cut()
+
+    faults.fault = swallow
+    waiting = driver.append(make_entry(1, 0))
+    seen = len(faults.seen)
+    await until(lambda: len(faults.seen) > seen)
+    faults.fault = None
+    began = time.monotonic()
+    await waiting
+    assert time.monotonic() - began < 10, "the request that was swallowed times out after 15 s"
+    assert [e.base_offset for e in await driver.read(1)] == [0]
+    over.set()
     driver.close()
 
 
