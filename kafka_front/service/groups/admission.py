@@ -22,9 +22,12 @@ def admit(settings: KafkaGroupSettings, request: JoinRequest) -> JoinRequest:
     """Return a request to join, with a rebalance timeout within bounds. Raises KafkaError for one that no group
     takes."""
     if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, "session timeout out of bounds")
+        bounds = f"{settings.min_session_timeout_ms} to {settings.max_session_timeout_ms}"
+        text = f"session.timeout.ms is {request.session_timeout_ms}, not {bounds} (kafka.group.*_session_timeout_ms)"
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, text)
     if len(request.protocols) > _MOST_PROTOCOLS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "too many protocols")
+        text = f"the member names {len(request.protocols)} protocols, above {_MOST_PROTOCOLS}: name fewer"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, text)
     return replace(request, rebalance_timeout_ms=rebalance_timeout(settings, request.rebalance_timeout_ms))
 
 
@@ -49,6 +52,11 @@ def require_few_topics(named: Collection[object]) -> None:
 def said_bytes(topics: Iterable[str], *texts: str | None) -> int:
     """Return the approximate bytes of a member's metadata in a group without a leader: its topics and its names."""
     return sum(len(name) + 60 for name in topics) + sum(len(text or "") for text in texts)
+
+
+def describe_full(settings: KafkaGroupSettings) -> str:
+    """Return why a group lets no more members in, and what its operator can do."""
+    return f"the group has {settings.max_size} members: raise kafka.group.max_size to let more in"
 
 
 def has_room(settings: KafkaGroupSettings, group: Group, request: JoinRequest) -> bool:

@@ -26,6 +26,7 @@ from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE
 from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.owned import OwnedGroups
+from kafka_front.service.groups.refusals import Refusals
 from kafka_front.service.groups.runtime import GroupRuntime
 from kafka_front.service.groups.view import CLASSIC, LiveGroups, is_empty, summary_of
 from kafka_front.settings import KafkaGroupSettings
@@ -77,6 +78,7 @@ class GroupService:
         self.consumers = self.runtime.consumers
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
         self.owned = OwnedGroups(owners, progress, self.runtime)
+        self.refusals = Refusals()
         self.remove_share: Callable[[str], Awaitable[None]] = _no_share_groups
         self.live = LiveGroups(self.directory, progress.space, self.runtime.topics.name_of, self.owned.owns)
         # Number of commits in flight by group: the positions that they replace must not expire meanwhile.

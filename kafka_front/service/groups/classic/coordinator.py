@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.barrier import Barrier
-from kafka_front.service.groups.admission import admit, has_memory, has_room
+from kafka_front.service.groups.admission import admit, describe_full, has_memory, has_room
 from kafka_front.service.groups.classic.group import (
     Group,
     GroupState,
@@ -24,6 +24,7 @@ from kafka_front.service.groups.classic.group import (
     SyncCallback,
     SyncReply,
     bytes_of,
+    describe_taken_over,
 )
 from kafka_front.service.groups.classic.requests import JoinRequest, LeaveCallback, Leaver, SyncRequest
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot
@@ -37,7 +38,8 @@ from kafka_front.wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from kafka_front.service.groups.journal import GroupJournal
 
-_NO_NAME = "a group needs a name"
+_NO_NAME = "a group needs a name: set group.id"
+_NO_PROTOCOL = "the member names no protocol: it needs a protocol type and at least one assignor"
 _TOO_MANY = "this node has all the groups it may"
 _NEW_MEMBER_JOIN_MS = 300_000
 """How long a member's very first join may stay unanswered, as in Kafka: the client does not know its id yet, so it can
@@ -114,7 +116,7 @@ class Coordinator:
         try:
             self._join(now_ms, request, reply)
         except KafkaError as refused:
-            self._answers.refuse_join(reply, request.member_id, refused.code)
+            self._answers.refuse_join(reply, request.member_id, refused.code, str(refused))
         self._answers.deliver()
 
     def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
@@ -284,23 +286,27 @@ class Coordinator:
         if group is None:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
-            if not request.protocol_type or not protocols or request.group_id in self._directory.share:
-                text = "a request that could never join a group does not create one"
+            # A request that could never join a group does not create one.
+            if request.group_id in self._directory.share:
+                text = f"{request.group_id!r} is a share group: give this member another group.id"
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
+            if not request.protocol_type or not protocols:
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, _NO_PROTOCOL)
             if len(self._directory) >= settings.max_groups:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, _TOO_MANY)
             group = self.adopt(now_ms, request.group_id)
         if not has_memory(settings, group, request):
             # A member keeps its old metadata until its session ends.
-            text = f"the group's member metadata exceeds kafka.group.max_bytes ({settings.max_bytes})"
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+            text = f"the group's member metadata would exceed kafka.group.max_bytes ({settings.max_bytes})"
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{text}: raise that, or name fewer topics")
         if not has_room(settings, group, request):
             self._timers.remove((_Timer.SESSION, group.group_id, request.member_id))
             group.remove(request.member_id)
-            self._answers.refuse_join(reply, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
+            self._answers.refuse_join(reply, "", ErrorCode.GROUP_MAX_SIZE_REACHED, describe_full(settings))
             self._maybe_complete_join(now_ms, group)
         elif not group.supports(request.protocol_type, protocols):
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
+            text = group.describe_unsupported(request.protocol_type) if protocols else _NO_PROTOCOL
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
         elif not request.member_id:
             self._join_unknown(now_ms, group, request, protocols, reply)
         elif request.member_id in group.pending:
@@ -397,7 +403,8 @@ class Coordinator:
         (KIP-345)."""
         old_id = member.member_id
         old_leader = group.leader
-        self._answers.answer_join(group, member, JoinReply(old_id, ErrorCode.FENCED_INSTANCE_ID))
+        fenced = JoinReply(old_id, ErrorCode.FENCED_INSTANCE_ID, message=describe_taken_over(member.instance_id))
+        self._answers.answer_join(group, member, fenced)
         self._answers.answer_sync(member, SyncReply(ErrorCode.FENCED_INSTANCE_ID))
         self._timers.remove((_Timer.SESSION, group.group_id, old_id))
         group.rename_static(member, new_id)

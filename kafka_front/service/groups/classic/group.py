@@ -56,6 +56,8 @@ class JoinReply(Struct, frozen=True):
     leader: str = ""
     skip_assignment: bool = False
     members: tuple[JoinedMember, ...] = ()
+    message: str | None = None
+    """The reason of an error, for the node's log: the protocol has no room for it."""
 
 
 class SyncReply(Struct, frozen=True):
@@ -262,6 +264,15 @@ class Group(Struct):
             return False
         return any(self._support.get(name, 0) == len(self.members) for name in protocols)
 
+    def describe_unsupported(self, protocol_type: str) -> str:
+        """Return why a member of this type cannot be in the group, and what its user can do."""
+        if self.members and protocol_type != self.protocol_type:
+            text = f"its members are of type {self.protocol_type!r}, this one is of type {protocol_type!r}"
+            return f"{text}: give this one a group.id of its own"
+        common = [name for name, members in self._support.items() if members == len(self.members)]
+        text = f"all its members know {', '.join(common)}, this one does not"
+        return f"{text}: give all members of a group the same partition.assignment.strategy"
+
     def choose_protocol(self) -> str:
         """Return the protocol that most members prefer among those that all know; a tie goes to the first with a
         vote."""
@@ -319,6 +330,12 @@ class Group(Struct):
                 self._support.pop(name, None)
 
 
+def describe_taken_over(instance_id: str | None) -> str:
+    """Return why a static member is refused, and what its user can do."""
+    text = f"another member has taken over group.instance.id {instance_id!r}"
+    return f"{text}: if both are to run, give each an id of its own"
+
+
 def find_member(members: Mapping[str, M], static: Mapping[str, str], member_id: str, instance_id: str | None) -> M:
     """Return a member of a group; ``static`` has the ids of its static members by instance id. Raises KafkaError."""
     if instance_id is not None:
@@ -328,9 +345,7 @@ def find_member(members: Mapping[str, M], static: Mapping[str, str], member_id: 
                 ErrorCode.UNKNOWN_MEMBER_ID, f"the group has no member of group.instance.id {instance_id!r}"
             )
         if holder != member_id:
-            raise KafkaError(
-                ErrorCode.FENCED_INSTANCE_ID, f"another member has taken over group.instance.id {instance_id!r}"
-            )
+            raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, describe_taken_over(instance_id))
     member = members.get(member_id)
     if member is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
-
 from bridges.auth import Operation
 from bridges.errors import GroupHeld
 from kafka_front.context import DEFERRED, Outcome
@@ -17,12 +15,10 @@ from kafka_front.service.groups.consumer.classic_members import ClassicMembers
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
-
-_log = structlog.get_logger("anabranch.kafka.groups")
 
 _KNOWN_ID_SINCE = 4
 _REBALANCE_TIMEOUT_SINCE = 1
@@ -38,6 +34,7 @@ class Membership:
     def __init__(self, service: GroupService) -> None:
         self._runtime = service.runtime
         self._progress = service.progress
+        self._refusals = service.refusals
 
     def _coordinator(self, group_id: str) -> Coordinator | ClassicMembers:
         """Return the coordinator of a group's members that speak the classic protocol."""
@@ -49,6 +46,7 @@ class Membership:
         version = ctx.version
 
         def reply(answer: JoinReply) -> None:
+            self._refusals.note(ctx, request.group_id, answer.error, answer.message)
             name = answer.protocol_name
             ctx.respond(
                 m.JoinGroupResponse(
@@ -71,8 +69,7 @@ class Membership:
         try:
             self._progress.require_free(request.group_id)
         except GroupHeld as held:
-            _log.warning("a member is refused", group=request.group_id, reason=str(held))
-            reply(JoinReply(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            reply(JoinReply(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message=str(held)))
             return DEFERRED
         has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
         decides = self._coordinator(request.group_id)
@@ -142,6 +139,9 @@ class Membership:
                 request.group_instance_id,
                 request.generation_id,
             )
+        except KafkaError as refused:
+            self._refusals.note(ctx, request.group_id, refused.code, str(refused))
+            raise
         finally:
             self._runtime.touched()
         return m.HeartbeatResponse()

@@ -51,7 +51,7 @@ class ClassicMembers:
         try:
             self._join(now_ms, request, reply)
         except KafkaError as refused:
-            self._consumers.post(reply, JoinReply(request.member_id, refused.code))
+            self._consumers.post(reply, JoinReply(request.member_id, refused.code, message=str(refused)))
         self._consumers.deliver()
 
     def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
@@ -118,7 +118,8 @@ class ClassicMembers:
         group = self._consumers.groups[request.group_id]
         request = admit(self._settings, request)
         if not _fits(group, request):
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
+            text = "no assignor that all members know: give all of them the same partition.assignment.strategy"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
         new_id = request.member_id or self._new_member_id(request.instance_id or request.client_id)
         if not request.member_id and request.instance_id is None and request.require_known_id:
             self._consumers.post(reply, JoinReply(new_id, ErrorCode.MEMBER_ID_REQUIRED))

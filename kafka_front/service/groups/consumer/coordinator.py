@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
 from kafka_front.group_config import Configured, nothing_configured
-from kafka_front.service.groups.admission import rebalance_timeout, said_bytes
+from kafka_front.service.groups.admission import describe_full, rebalance_timeout, said_bytes
 from kafka_front.service.groups.classic.coordinator import Coordinator
-from kafka_front.service.groups.classic.group import bytes_of
+from kafka_front.service.groups.classic.group import bytes_of, describe_taken_over
 from kafka_front.service.groups.classic.requests import JoinRequest
 from kafka_front.service.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember, Targets
 from kafka_front.service.groups.consumer.group import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_SAYS_TOO_MUCH = "the group's member metadata exceeds kafka.group.max_bytes"
+_SAYS_TOO_MUCH = "the group's member metadata would exceed kafka.group.max_bytes: raise that, or name fewer topics"
 
 
 class _Timer(Enum):
@@ -212,10 +212,7 @@ class ConsumerCoordinator:
         is_member = request.member_id in group.members
         returns = request.instance_id is not None and request.instance_id in group.static_members
         if not (is_member or returns) and len(group.members) >= self._settings.max_size:
-            most = self._settings.max_size
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {most} members: kafka.group.max_size lets no more in"
-            )
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, describe_full(self._settings))
         member = self._member(now_ms, group, request)
         retried = request.epoch < member.epoch
         self._take_over(group, member, request)
@@ -288,7 +285,8 @@ class ConsumerCoordinator:
         if request.epoch != 0:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
         if request.group_id in self._directory.share:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{request.group_id!r} is a share group")
+            text = f"{request.group_id!r} is a share group: give this member another group.id"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, text)
         if request.said_bytes > self._settings.max_bytes:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         classic = self._directory.classic.get(request.group_id)
@@ -297,7 +295,7 @@ class ConsumerCoordinator:
         if classic is None or not classic.members:
             group = ConsumerGroup(request.group_id, now_ms)
         elif len(classic.members) >= self._settings.max_size:
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, describe_full(self._settings))
         elif request.instance_id in classic.static_members:
             # Its session has to end first: unlike one of the new protocol, a classic static member does not announce
             # that it leaves.
@@ -344,9 +342,7 @@ class ConsumerCoordinator:
                     ErrorCode.UNKNOWN_MEMBER_ID, f"the group has no member of group.instance.id {instance_id!r}"
                 )
             if member.member_id != request.member_id:
-                raise KafkaError(
-                    ErrorCode.FENCED_INSTANCE_ID, f"another member has taken over group.instance.id {instance_id!r}"
-                )
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, describe_taken_over(instance_id))
             _check_epoch(member, request)
             return member
         if member is None:
@@ -365,7 +361,8 @@ class ConsumerCoordinator:
     def _new_member(self, group: ConsumerGroup, member_id: str, instance_id: str | None, says: int) -> ConsumerMember:
         member = ConsumerMember(member_id, instance_id)
         if self.partitions >= self._settings.max_consumer_partitions:
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "groups read all the partitions that they may together")
+            text = f"groups read {self.partitions} partitions here, as many as they may: subscribe to fewer topics"
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         if group.said_bytes + says > self._settings.max_bytes:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         group.add(member)
@@ -431,10 +428,7 @@ class ConsumerCoordinator:
             holder = group.static_members.get(request.instance_id)
             member = None if holder is None else group.members[holder]
             if member is not None and member.member_id != request.member_id:
-                raise KafkaError(
-                    ErrorCode.FENCED_INSTANCE_ID,
-                    f"another member has taken over group.instance.id {request.instance_id!r}",
-                )
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, describe_taken_over(request.instance_id))
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         if request.epoch == STATIC_LEFT:
@@ -540,7 +534,7 @@ class ConsumerCoordinator:
             if not may_be_new:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
             if len(group.members) >= self._settings.max_size:
-                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the group is full")
+                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, describe_full(self._settings))
             member = self._new_member(group, request.member_id, request.instance_id, says)
         member.client_id, member.client_host = request.client_id, request.client_host
         member.rebalance_timeout_ms = request.rebalance_timeout_ms

@@ -12,7 +12,7 @@ from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, View
-from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
+from kafka_front.service.groups.consumer.requests import HeartbeatCallback, HeartbeatReply, HeartbeatRequest
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.requests.describing import describe_groups
 from kafka_front.wire import messages as m
@@ -36,10 +36,24 @@ class ConsumerMembership:
         self._service = service
         self._runtime = service.runtime
 
-    async def heartbeat(
-        self, ctx: Context, request: m.ConsumerGroupHeartbeatRequest
-    ) -> m.ConsumerGroupHeartbeatResponse | Outcome:
+    async def heartbeat(self, ctx: Context, request: m.ConsumerGroupHeartbeatRequest) -> Outcome:
         """Handle ConsumerGroupHeartbeat; it is answered when the answer's content is durable."""
+
+        def answer(reply: HeartbeatReply) -> None:
+            if request.member_epoch >= 0:
+                self._service.refusals.note(ctx, request.group_id, reply.error, reply.message)
+            ctx.respond(_response(reply))
+
+        try:
+            await self._heartbeat(ctx, request, answer)
+        except KafkaError as refused:
+            answer(HeartbeatReply(refused.code, str(refused)))
+        self._runtime.touched()
+        return DEFERRED
+
+    async def _heartbeat(
+        self, ctx: Context, request: m.ConsumerGroupHeartbeatRequest, answer: HeartbeatCallback
+    ) -> None:
         access = self._service.access
         require_few_topics(request.subscribed_topic_names or ())
         require_few_topics(request.topic_partitions or ())
@@ -56,21 +70,14 @@ class ConsumerMembership:
                 try:
                     self._service.progress.require_free(asked.group_id)
                 except GroupHeld as held:
-                    ctx.respond(_response(HeartbeatReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(held))))
+                    answer(HeartbeatReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(held)))
                     return
-            self._runtime.consumers.heartbeat(
-                self._runtime.now_ms(), asked, lambda answer: ctx.respond(_response(answer))
-            )
+            self._runtime.consumers.heartbeat(self._runtime.now_ms(), asked, answer)
 
         if pattern and asked.epoch >= 0:
-            try:
-                await self._runtime.topics.learn(View(pattern, asked.viewer), go_on)
-            except KafkaError as refused:
-                return _response(HeartbeatReply(refused.code, str(refused)))
+            await self._runtime.topics.learn(View(pattern, asked.viewer), go_on)
         else:
             go_on()
-        self._runtime.touched()
-        return DEFERRED
 
     async def describe(self, ctx: Context, request: m.ConsumerGroupDescribeRequest) -> m.ConsumerGroupDescribeResponse:
         """Answer ConsumerGroupDescribe."""

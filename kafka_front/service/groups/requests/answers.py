@@ -30,9 +30,9 @@ class Answers:
         """Queue answers that are bound to their callbacks already."""
         self._outbox.extend(answers)
 
-    def refuse_join(self, reply: JoinCallback, member_id: str, error: int) -> None:
+    def refuse_join(self, reply: JoinCallback, member_id: str, error: int, message: str | None = None) -> None:
         """Queue the error of a JoinGroup."""
-        self.post(reply, JoinReply(member_id, error))
+        self.post(reply, JoinReply(member_id, error, message=message))
 
     def park_join(self, group: Group, member: Member, reply: JoinCallback) -> None:
         """Keep a JoinGroup, to be answered later."""
