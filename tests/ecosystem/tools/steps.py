@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -111,10 +112,12 @@ def commit(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> N
 
 
 def _filled(bootstrap: str) -> Iterator[None]:
-    """Records in partitions that no library chooses."""
+    """Records in partitions that no library chooses, with times that no clock does; the highest one several times."""
     producer = Producer({"bootstrap.servers": bootstrap})
+    began = int(time.time() * 1000)
     for number in range(28):
-        producer.produce("tools", f"value {number}", f"key {number}", partition=number % 3)
+        at = began + min(number, 20)
+        producer.produce("tools", f"value {number}", f"key {number}", partition=number % 3, timestamp=at)
     producer.flush(30)
     yield
 
