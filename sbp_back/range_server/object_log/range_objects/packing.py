@@ -50,7 +50,8 @@ class Packing(RangeWriter):
         self._counted: set[Segment] = set()
         self._small: dict[Key, int] = {}
         """Bytes of each range in segments that were counted."""
-        self._due: dict[Key, None] = {}
+        self._due: dict[Key, int] = {}
+        """Ranges to write, with the least bytes of mixed segments that make an object."""
         self._cleared: set[Segment] = set()
         """Mixed segments whose ranges were scheduled for writing."""
 
@@ -67,14 +68,14 @@ class Packing(RangeWriter):
         if not self._due:
             self._clear()
         while self._due and not self.busy:
-            key = next(iter(self._due))
+            key, least = next(iter(self._due.items()))
             del self._due[key]
             stored = self._log.state.ranges.get(key)
             if stored is None:
                 self._small.pop(key, None)
             else:
                 self._count_again(stored)
-                runs = self._chosen(stored)
+                runs = self._chosen(stored, least)
                 if runs:
                     self._begin(stored, runs)
 
@@ -105,20 +106,22 @@ class Packing(RangeWriter):
             key = run.owner.key
             size = self._small[key] = self._small.get(key, 0) + run.live
             if size >= target:
-                self._due[key] = None
+                self._due.setdefault(key, target)
 
     def _clear(self) -> None:
-        """Empty the oldest mixed segment when all of them together hold too much."""
+        """Empty the oldest mixed segment when all that were counted hold too much together. The others may have what
+        makes a whole object."""
         options = self._log.options
-        mixed = self._mixed()
+        mixed = [one for one in self._mixed() if one in self._counted]
         self._cleared.intersection_update(mixed)
         oldest = next((one for one in mixed if one.runs and one not in self._cleared), None)
         if oldest is None or sum(one.live for one in mixed) <= options.object_mixed_bytes:
             return
         self._cleared.add(oldest)
+        least = options.object_range_bytes // _LEAST_PART
         for run in oldest.runs:
-            if self._small.get(run.owner.key, 0) >= options.object_range_bytes // _LEAST_PART:
-                self._due[run.owner.key] = None
+            if self._small.get(run.owner.key, 0) >= least:
+                self._due[run.owner.key] = least
 
     def _stretches(self, stored: StoredRange, mixed: bool) -> Iterator[tuple[list[Run], int]]:
         """Yield runs that follow one another in small segments (``mixed``: only in segments of the log), with their
@@ -137,14 +140,13 @@ class Packing(RangeWriter):
         if runs:
             yield runs, size
 
-    def _chosen(self, stored: StoredRange) -> list[Run]:
+    def _chosen(self, stored: StoredRange, least: int) -> list[Run]:
         """Return the runs that become the next object of a range: enough for a whole one, else those in mixed segments
-        if they reach the minimum.
+        if they have ``least`` bytes.
         """
-        target = self._log.options.object_range_bytes
-        for least, mixed in ((target, False), (target // _LEAST_PART, True)):
+        for enough, mixed in ((self._log.options.object_range_bytes, False), (least, True)):
             for runs, size in self._stretches(stored, mixed):
-                if size >= least:
+                if size >= enough:
                     return runs
         return []
 
@@ -154,10 +156,11 @@ class Packing(RangeWriter):
 
     def _ended(self, stored: StoredRange, segment: Segment | None) -> None:
         if segment is None:
-            self._due.setdefault(stored.key)
+            self._due.setdefault(stored.key, self._log.options.object_range_bytes // _LEAST_PART)
             return
         segments = self._log.segments
         segments.insert(sum(range_object(one) is not None for one in segments), segment)
         self._counted.add(segment)
-        if self._count_again(stored) >= self._log.options.object_range_bytes:
-            self._due[stored.key] = None
+        target = self._log.options.object_range_bytes
+        if self._count_again(stored) >= target:
+            self._due.setdefault(stored.key, target)
