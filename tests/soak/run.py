@@ -32,6 +32,7 @@ from tests.soak.soak_clients import ConsoleReader, Health, Member, Memory, Spark
 from tests.torture.mixed import DERIVED, MONEY_TOPIC, Mixed, check_given, show
 from tests.torture.mixed_clients import Scene
 from tests.torture.run import JAVA
+from tests.torture.torture_load import Worker
 from tests.torture.torture_pravega import SEGMENTS, TOPIC, WHEEL, PravegaMember, TransactionLoad, WriterLoad, java
 from tests.torture.torture_ydb import prepare as prepare_ydb
 
@@ -108,6 +109,10 @@ class Soak(Mixed):
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.report.violations:
             self.quiet(min(LOOK_S, end - time.monotonic()))
+
+    def patience(self, worker: Worker) -> float:
+        # Spark has the processors that nobody else wants (spark_query.py): a batch may take as long as its start.
+        return SPARK_START_S if isinstance(worker, SparkReader) else super().patience(worker)
 
     def look(self) -> None:
         for one in self.health:
