@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anabranch_kit.net.address import Address
@@ -17,6 +17,7 @@ from kafka_front.settings import KafkaSettings
 if TYPE_CHECKING:
     from bridges.catalog.views.groups import GroupDirectory
     from bridges.catalog.views.transactions import TransactionDirectory
+    from bridges.node.settings.setting import Section
     from kafka_front.serving import KafkaServer
 
 
@@ -38,6 +39,11 @@ class KafkaFront(Front):
 
         assert isinstance(facts.settings, KafkaSettings)
         return static(facts.settings, facts)
+
+    @classmethod
+    def connection_line(cls, settings: Section | None, addresses: Sequence[str], *, tls: bool, login: bool) -> str:
+        protocol = ("SASL_SSL" if login else "SSL") if tls else ("SASL_PLAINTEXT" if login else "")
+        return f"bootstrap.servers={','.join(addresses)}" + (f" security.protocol={protocol}" if protocol else "")
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node

@@ -4,7 +4,7 @@ protocol."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from pravega_front.tables import ERASERS, MIGRATIONS, PROMISES
 
 if TYPE_CHECKING:
     from bridges.catalog.views.transactions import TransactionDirectory
+    from bridges.node.settings.setting import Section
     from pravega_front.serving import PravegaServer
 
 
@@ -34,6 +35,10 @@ class PravegaFront(Front):
     erasers = ERASERS
     promises = PROMISES
     checks = (checkup.refused_appends,)
+
+    @classmethod
+    def connection_line(cls, settings: Section | None, addresses: Sequence[str], *, tls: bool, login: bool) -> str:
+        return f"{'tls' if tls else 'tcp'}://{','.join(addresses)}"
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from ydb_topic_front.tables import ERASERS, MIGRATIONS
 
 if TYPE_CHECKING:
     from bridges.catalog.views.groups import GroupDirectory
+    from bridges.node.settings.setting import Section
     from ydb_topic_front.serving import YdbServer
 
 
@@ -26,6 +27,11 @@ class YdbFront(Front):
     connection_bounds = ("max_connections",)
     migrations = MIGRATIONS
     erasers = ERASERS
+
+    @classmethod
+    def connection_line(cls, settings: Section | None, addresses: Sequence[str], *, tls: bool, login: bool) -> str:
+        assert isinstance(settings, YdbSettings)
+        return f"{'grpcs' if tls else 'grpc'}://{addresses[0]}{settings.database}"  # clients ask it for the others
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node

@@ -53,6 +53,11 @@ def check(data: Path, *, kept: bool | None, now_s: float) -> Iterator[Finding]:
             f"files in {data} are {newest - now_s:.0f} s younger than now: the clock was set back",
             "set it right before the node starts: what is appended now seems older than it is, and goes earlier",
         )
+    yield from check_kept(kept=kept)
+
+
+def check_kept(*, kept: bool | None) -> Iterator[Finding]:
+    """Check that the clock is synchronised; ``kept``: the result of :func:`is_kept`."""
     if kept:
         yield fine("clock", "is kept right by a time service")
     elif kept is None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bridges.cluster.members import Member, State
+from bridges.cluster.ownership import Outages
 from bridges.errors import CannotMove, PeerUnreachable
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class Alone:
     @property
     def keeper(self) -> Keeper:
         raise CannotMove(_NO_OTHERS)
+
+    def outages(self) -> Outages:
+        return Outages()
 
     async def _refuse(self, *wish: Any) -> NoReturn:
         raise CannotMove(_NO_OTHERS)

@@ -40,6 +40,8 @@ class Keeper:
         self.level = Version()
         self.acting: dict[int, int] = {}
         self.ended = False
+        self.missing: dict[int, float] = {}
+        """When each member that ended without leaving was seen to be gone, by node id, until that node comes back."""
         self._watch = Watch(patience or Patience())
         # Slots being given away, with the epoch in which this node had them: it never acts for a slot in that epoch
         # again.
@@ -59,7 +61,12 @@ class Keeper:
         if look.beats is not None:
             beats = look.beats
             members = [replace(one, beats=beats[one.start]) for one in self.members.values() if one.start in beats]
-        self.members = {member.start: member for member in members}
+        before, self.members = self.members, {member.start: member for member in members}
+        for start in before.keys() - self.members.keys():
+            if before[start].state is not State.LEAVING:
+                self.missing[before[start].node_id] = asked
+        for member in self.members.values():
+            self.missing.pop(member.node_id, None)
         self._watch.take_in(self.members.values(), asked, answered)
         own = self.members.get(self.start)
         if own is None or own.state is State.ENDING:
@@ -207,6 +214,11 @@ class Keeper:
         """Return the start that should own each pinned slot whose node is UP."""
         up = {one.node_id: one.start for one in self.members.values() if one.state is State.UP}
         return pins_of(self.slots, up)
+
+    @property
+    def unowned(self) -> int:
+        """Return the number of slots whose owner is no member."""
+        return sum(slot.owner not in self.members for slot in self.slots)
 
     def unsettled(self) -> list[int]:
         """Return the slots that may or may not have been given away."""

@@ -104,6 +104,19 @@ class Ownership(Protocol):
         ...
 
 
+class Outages(Struct, frozen=True):
+    """The outages of a cluster as one node sees them.
+
+    ``silent``: seconds since the last heartbeat of each other node, by node id; nodes that were taken for dead count
+    until they come back. ``taken_over``: dead nodes whose log this node has taken over since its start. ``unowned``:
+    slots without an owner.
+    """
+
+    silent: Mapping[int, float] = {}
+    taken_over: int = 0
+    unowned: int = 0
+
+
 class Membership(Ownership, Protocol):
     """A node's part in its cluster: ownership, and what the node itself needs besides."""
 
@@ -111,6 +124,7 @@ class Membership(Ownership, Protocol):
     def keeper(self) -> Keeper:
         """The state of the members. Raises CannotMove without a cluster."""
 
+    def outages(self) -> Outages: ...
     async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None: ...
     async def await_owners(self, seconds: float) -> None: ...
     async def drain(self, node_id: int) -> None: ...

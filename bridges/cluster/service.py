@@ -24,7 +24,7 @@ from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.marks import EVERY_S, Mark, Marks, Totals, WentBackError, database_went_back
 from bridges.cluster.members import Member, Patience, State
-from bridges.cluster.ownership import SERVING, Gained, Gone, Lost
+from bridges.cluster.ownership import SERVING, Gained, Gone, Lost, Outages
 from bridges.cluster.slots import slot_of_key, slot_of_partition
 from bridges.cluster.versions import Version
 from bridges.errors import CannotMove, LogError, NotOwner
@@ -349,6 +349,13 @@ class Cluster:
     @property
     def nodes(self) -> Sequence[Member]:
         return self._nodes
+
+    def outages(self) -> Outages:
+        keeper, now = self._member, time.monotonic()
+        members = sorted(keeper.members.values(), key=lambda one: one.start)
+        silent = {one.node_id: keeper.still(one.start) for one in members if one.node_id != self.node_id}
+        gone = {node_id: now - since for node_id, since in keeper.missing.items()}
+        return Outages(silent | gone, self.taken_over, keeper.unowned)
 
     async def await_known(self) -> None:
         await self._known.wait()

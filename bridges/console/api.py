@@ -17,6 +17,7 @@ from bridges.console.host import Host
 from bridges.console.nodes.cluster import ClusterHandlers
 from bridges.console.nodes.status import StatusHandlers
 from bridges.console.openapi import document
+from bridges.console.problems.requests import ProblemHandlers
 from bridges.console.records.requests import FRONT, RecordHandlers
 from bridges.console.records.sides import SideHandlers
 from bridges.console.rights.access_rules import AccessRuleHandlers
@@ -49,6 +50,7 @@ class DescriptionHandlers(Handlers):
 
 HANDLERS: tuple[type[Handlers], ...] = (
     StatusHandlers,
+    ProblemHandlers,
     TopicHandlers,
     GroupHandlers,
     PictureHandlers,

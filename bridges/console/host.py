@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from bridges.catalog.views.groups import GroupDirectory
     from bridges.catalog.views.jobs import JobDirectory
     from bridges.catalog.views.transactions import TransactionDirectory
-    from bridges.cluster.ownership import Membership
+    from bridges.cluster.ownership import Membership, Others
     from bridges.console.groups.states import GroupStates
     from bridges.console.history.sampling import Recorder
+    from bridges.console.problems.rules import Problem
+    from bridges.console.problems.watch import Watch
     from bridges.console.topics.sizes import TopicSizes
     from bridges.life import Life
     from bridges.log.compaction.cleaner import Cleaner
@@ -73,3 +75,10 @@ class Host(Struct):
     group_states: GroupStates
     topic_sizes: TopicSizes
     recorder: Recorder
+    watch: Watch
+    peers: Others
+    """Requests to other nodes, and answers to theirs."""
+    check: Callable[[], Awaitable[Sequence[Problem]]]
+    """Returns what the doctor finds at this node, at most a minute ago, and that its data was restored."""
+    connect: Callable[[str], Mapping[str, str]]
+    """Returns what a client is configured with, by listener, if it reaches this node at the given host."""

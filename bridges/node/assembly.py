@@ -8,7 +8,7 @@ partition logs (which save snapshots), catalog, backend, database and data direc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from bridges.formats import FormatTaken, register
 from bridges.life import Life, Phase
 from bridges.metrics import Metrics
 from bridges.node import promises
+from bridges.node.finding import Finding
 from bridges.node.floors.lower import Floors
 from bridges.node.floors.plan import Chores, Plan
 from bridges.node.floors.upper import make_services, serve
@@ -53,7 +54,8 @@ class Node(Life):
 
     ``fronts``: the fronts that serve; None: those with which the settings were loaded. ``on_failed`` is called with a
     sentence when the node can no longer serve and must end; the process's entry point then stops it with a non-zero
-    exit code. ``worker``: this process's place among the workers of a node, if there are several.
+    exit code. ``worker``: this process's place among the workers of a node, if there are several. ``checkup``: checks
+    of the running node for its console, to be called in a thread.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Node(Life):
         fronts: Sequence[type[Front]] | None = None,
         on_failed: Callable[[str], None] | None = None,
         worker: Worker | None = None,
+        checkup: Callable[[Settings], Iterable[Finding]] = lambda settings: (),
     ) -> None:
         super().__init__(on_failed)
         self.settings = settings
@@ -77,6 +80,7 @@ class Node(Life):
         """The authorizer of a node without access rules."""
         self.chores = Chores(self.metrics.barrier)
         self._worker = worker
+        self._checkup = checkup
         self._kinds = settings.fronts if fronts is None else tuple(fronts)
         self._listening = Listening(settings, self._kinds)
         self._reloads: list[Callable[[], None]] = []
@@ -172,6 +176,7 @@ class Node(Life):
             settings=self.settings,
             kinds=self._kinds,
             worker=self._worker,
+            checkup=self._checkup,
             listening=self._listening,
             listen=listen,
             life=self,

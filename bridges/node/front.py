@@ -228,6 +228,14 @@ class Front(ABC):
         """Return the node-level configuration, as admin tools query it, that follows from the settings."""
         return {}
 
+    @classmethod
+    def connection_line(cls, settings: Section | None, addresses: Sequence[str], *, tls: bool, login: bool) -> str:
+        """Return what a user configures a client with to connect to the nodes at ``addresses``, in one line.
+
+        ``tls`` and ``login``: whether the listener has TLS, and whether clients must log in.
+        """
+        return addresses[0]
+
     @abstractmethod
     def __init__(self, node: NodeServices) -> None:
         """Called on the event loop when logs and catalog are usable. Must not do anything that has to be undone."""

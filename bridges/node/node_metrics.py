@@ -54,6 +54,7 @@ def of_node(node: Host, lag_series: int) -> Iterator[Metric]:
     yield from _about(node)
     yield from stall_metrics(node.stalls)
     yield from _partitions(node)
+    yield from _unstable(node)
     yield from _compaction(node.cleaner)
     yield from _lag(node, lag_series)
     yield from _jobs(node)
@@ -119,8 +120,7 @@ def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
     pinned = Counter(str(slot.pin) for slot in keeper.slots if slot.pin != ANY)
     text = "Slots that an operator moved to a node, which pins them."
     yield values("anabranch_cluster_slots_pinned", text, ("node",), pinned)
-    unowned = len(keeper.slots) - sum(owned[start] for start in keeper.members)
-    yield value("anabranch_cluster_slots_unowned", "Slots without an owner.", unowned)
+    yield value("anabranch_cluster_slots_unowned", "Slots without an owner.", keeper.unowned)
     yield value("anabranch_cluster_slots_acting", "Slots that this node serves now.", len(keeper.acting))
     yield total("anabranch_cluster_takeovers", "Dead nodes from which this node took over.", cluster.taken_over)
     yield total("anabranch_cluster_slots_given", "Slots that this node handed over to other nodes.", cluster.given)
@@ -221,6 +221,13 @@ def _partitions(node: Host) -> Iterator[Metric]:
             if log.high_watermark != log.last_stable_offset
         }
         yield values("anabranch_partition_unstable_records", text, labels, behind)
+
+
+def _unstable(node: Host) -> Iterator[Metric]:
+    text = "Seconds for which readers of committed data have waited for an open transaction; measured every 20 s."
+    for some in slices([*node.watch.unstable().items()]):
+        waited = {(topic, str(partition)): seconds for (topic, partition), seconds in some}
+        yield values("anabranch_partition_unstable_seconds", text, ("topic", "partition"), waited)
 
 
 def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms: int) -> Iterator[Metric]:

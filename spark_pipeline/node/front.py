@@ -7,7 +7,7 @@ front if the node does not expose its range servers. All writes go through the n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from bridges.catalog.views.jobs import JobDirectory
     from bridges.catalog.views.transactions import TransactionDirectory
+    from bridges.node.settings.setting import Section
     from spark_pipeline.node.serving import PipelineServer
     from spark_pipeline.node.sinks.view import LiveAttempts
 
@@ -67,6 +68,10 @@ class PipelineFront(Front):
     migrations = (tables.create, jobs.create, tables.add_targets, tables.add_content)
     """Migrations from each version of the tables to the next; never change one that was released."""
     erasers = (tables.erase_topic,)
+
+    @classmethod
+    def connection_line(cls, settings: Section | None, addresses: Sequence[str], *, tls: bool, login: bool) -> str:
+        return f"{'https' if tls else 'http'}://{addresses[0]}"
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node

@@ -7,18 +7,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from bridges.console.problems.rules import RULES
+
 MONITORING = Path(__file__).resolve().parents[2] / "compose" / "monitoring"
-_EXPRESSION = re.compile(r"^ +expr: (?:>-\n((?: {10}.*\n)+)|(.*)\n)", re.MULTILINE)
 _METRIC = re.compile(r"\banabranch_\w+")
 _PARTS = ("_bucket", "_count", "_sum")
 
 
 def alerts() -> list[str]:
-    """The expression of each alert, one for each that has a name."""
-    text = (MONITORING / "alerts.yml").read_text()
-    found = [" ".join((folded or plain).split()) for folded, plain in _EXPRESSION.findall(text)]
-    assert len(found) == text.count("- alert: ")
-    return found
+    """The expression of each alert."""
+    return [rule.query for rule in RULES]
 
 
 def panels() -> Iterator[tuple[str, str]]:

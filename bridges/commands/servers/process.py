@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from bridges.commands.common import fail
 from bridges.node.process.memory import collect_seldom, keep_buffers, switch_threads_often
 
 if TYPE_CHECKING:
+    from bridges.node.finding import Finding
     from bridges.node.settings.config import Settings
 
 
@@ -39,6 +40,13 @@ class Service(Protocol):
     def hurry(self) -> None:
         """Have a stop in progress wait no longer for requests."""
         ...
+
+
+def check_running(settings: Settings) -> Iterable[Finding]:
+    """Yield what the doctor finds at a running node."""
+    from bridges.checkup.running import check  # imported when somebody looks at the console
+
+    return check(settings)
 
 
 def run(

@@ -44,7 +44,7 @@ def command(
     def make(settings: Settings, give_up: Callable[[str], None]) -> Node:
         from bridges.node.assembly import Node
 
-        node = Node(settings, on_failed=give_up)
+        node = Node(settings, on_failed=give_up, checkup=process.check_running)
         process.reload_on_hangup(settings, node.reload)
         return node
 

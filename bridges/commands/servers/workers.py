@@ -292,7 +292,7 @@ def _serve(settings: Settings, worker: Worker, parent: int, writing: int) -> NoR
         def make(settings: Settings, give_up: Callable[[str], None]) -> _Service:
             from bridges.node.assembly import Node
 
-            return _Service(Node(settings, on_failed=give_up, worker=worker), writing)
+            return _Service(Node(settings, on_failed=give_up, worker=worker, checkup=process.check_running), writing)
 
         def turns() -> None:
             with suppress(BlockingIOError):

@@ -3,6 +3,7 @@
 import { ask, contact, get, me } from "./api.js";
 import { clock, dialog, failed, fill, h, remember, remembered, visible, zone, zoneName } from "./dom.js";
 import { overview } from "./overview.js";
+import { tell, watch } from "./problems.js";
 import { topics } from "./topics.js";
 import { topic } from "./topic.js";
 import { groups } from "./groups.js";
@@ -21,6 +22,7 @@ let shown = null; // { element, refresh, close }
 let place = "";
 let timer = 0;
 let round = 0;
+let title = "";
 
 // #/topic/orders/records?partition=1 is the screen "topic" with ["orders", "records"] and { partition: "1" }
 function address() {
@@ -51,7 +53,8 @@ async function open() {
   if (now !== place && place !== "") { main.focus({ preventScroll: true }); scrollTo(0, 0); }
   place = now;
   shown = make({ element, parts, query, settle, refresh: again });
-  document.title = [parts[0] && visible(parts[0]), NAV.find(([name]) => name === (ABOVE[screen] || screen))?.[1], "Anabranch"].filter(Boolean).join(" · ");
+  title = [parts[0] && visible(parts[0]), NAV.find(([name]) => name === (ABOVE[screen] || screen))?.[1]].filter(Boolean).join(" · ");
+  tell(title, contact.lost);
   await refresh();
 }
 
@@ -70,13 +73,14 @@ async function refresh() {
   try {
     if (!document.hidden && !isReading()) {
       if (!me) await ask().then(who);
-      await Promise.all([one.refresh(), status()]);
-    }
+      await Promise.all([one.refresh(), status(), one.isFirst || watch(false)]);
+    } else await watch(false); // title and icon tell what is wrong of a page in the background as well
     one.problem?.replaceChildren();
   } catch (error) {
     if (one === shown && error.status !== 0 && error.name !== "AbortError") tellProblem(one, error);
   }
   lost();
+  tell(title, contact.lost);
   if (mine === round) timer = setTimeout(refresh, PERIOD_MS);
 }
 

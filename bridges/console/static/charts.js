@@ -8,7 +8,7 @@ export const told = {
   bytes: (value) => bytes(value),
   byterate: (value) => bytes(value) + "/s",
   seconds: (value) => (value ? duration(value) : "0"),
-  share: (value) => `${Math.round(value * 100)} %`,
+  share: (value) => `${value < 0.1 ? +(value * 100).toPrecision(2) : Math.round(value * 100)} %`,
 };
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
@@ -19,6 +19,7 @@ export const colourAt = (place) => palette[place % palette.length];
 // Where lines of the axis lie, of what is not counted by tens.
 const steps = {
   bytes: Array.from({ length: 50 }, (_, power) => 2 ** power),
+  records: Array.from({ length: 45 }, (_, place) => [1, 2, 5][place % 3] * 10 ** Math.floor(place / 3)), // no half records
   seconds: [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, ...Array.from({ length: 20 }, (_, power) => 86400 * 2 ** power)],
 };
 steps.byterate = steps.bytes;
@@ -64,9 +65,9 @@ export class Chart {
     const first = Math.min(...some.map((one) => one.points.findIndex((value) => value !== null)));
     const from = Math.max(0, Math.min(first - 1, some[0].points.length - LEAST));
     some = some.map((one) => ({ ...one, points: one.points.slice(from) }));
-    const steps = some[0].points.length;
+    const length = some[0].points.length;
     const end = history.end_ms / 1000;
-    const times = Array.from({ length: steps }, (_, place) => end - (steps - 1 - place) * history.step_s);
+    const times = Array.from({ length }, (_, place) => end - (length - 1 - place) * history.step_s);
     const data = [times, ...some.map((one) => one.points)];
     const shape = some.map((one) => one.label + one.colour).join("\n");
     const now = some.map((one) => { const last = one.points[one.points.length - 1]; return `${one.label} ${last === null ? "not known" : told[this.unit](last)}`; });

@@ -32,6 +32,7 @@ function scaled(value, step, units) {
   let unit = 0;
   let left = Math.abs(value);
   while (left >= step && unit < units.length - 1) { left /= step; unit += 1; }
+  if (unit === 0 && left < 0.1) return (value < 0 ? "-" : "") + +left.toPrecision(2) + units[0];
   const digits = unit === 0 ? (Number.isInteger(left) ? 0 : left < 10 ? 2 : 1) : left < 10 ? 2 : left < 100 ? 1 : 0;
   return (value < 0 ? "-" : "") + left.toFixed(digits) + units[unit];
 }
@@ -106,9 +107,13 @@ export function fill(element, ...children) {
   if (held === box.opener) box.opener = found; else found.focus({ preventScroll: true });
 }
 
-// columns: { title, cell(row), n (a number), kind (class), sort (its name for the node) }
+// columns: { title, cell(row), n (a number), kind (class), sort (its name for the node), keep }
+// On a phone the columns to keep, and those of buttons, come next to the first one: they are what people look for.
+const phone = matchMedia("(max-width: 44rem)");
+const nearest = ([first, ...rest]) => { const keep = (one) => one.keep || !one.title; return [first, ...rest.filter(keep), ...rest.filter((one) => !keep(one))]; };
 export function table(columns, rows, { sort, descending, onsort, empty = "Nothing here.", caption } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
+  if (phone.matches) columns = nearest(columns);
   const heads = columns.map((one) => h("th", {
     class: one.n ? "n" : null, scope: "col",
     "aria-sort": one.sort && one.sort === sort ? (descending ? "descending" : "ascending") : null,

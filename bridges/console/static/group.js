@@ -37,17 +37,17 @@ export function group({ element, parts, query, settle, refresh }) {
       ...(some("software") ? [{ title: "Software", cell: (member) => member.software || nothing() }] : []),
       ...(some("user") ? [{ title: "User", cell: (member) => member.user || nothing() }] : []),
       { title: "Host", cell: (member) => member.host },
-      { title: "Reads", cell: (member) => (member.partitions === null ? h("span", { class: "faint" }, "not told") : Object.entries(member.partitions).map(([topic, all]) => `${topic}: ${ranges(all)}`).join("; ") || nothing()) },
+      { title: "Reads", keep: true, cell: (member) => (member.partitions === null ? h("span", { class: "faint" }, "not told") : Object.entries(member.partitions).map(([topic, all]) => `${topic}: ${ranges(all)}`).join("; ") || nothing()) },
     ], one.members, { empty: "No members now.", caption: "Members" }),
     one.member_count > one.members.length ? h("p", { class: "faint" }, `${one.members.length} of ${whole(one.member_count)} are shown.`) : null);
     const reader = (id) => { if (id === null) return nothing(); return h("span", { class: "mono", title: id }, `${clients.get(id)?.client_id ?? ""} …${id.slice(-6)}`.trim()); };
     fill(positions, table([
       { title: "Topic", kind: "name", cell: (row) => (row.exists ? h("a", { href: "#/topic/" + part(row.topic) }, row.topic) : `${row.topic} (deleted)`) },
-      { title: "Partition", n: true, cell: (row) => whole(row.partition) },
+      { title: "Partition", n: true, keep: true, cell: (row) => whole(row.partition) },
       { title: "Committed", n: true, cell: (row) => count(row.offset) },
       { title: "Log end", n: true, cell: (row) => count(row.end_offset) },
-      { title: "Lag", n: true, cell: (row) => count(row.lag) },
-      { title: "Behind", n: true, cell: (row) => seconds(row.lag_seconds, row.lag_exact) },
+      { title: "Lag", n: true, keep: true, cell: (row) => count(row.lag) },
+      { title: "Behind", n: true, keep: true, cell: (row) => seconds(row.lag_seconds, row.lag_exact) },
       { title: "Reader", cell: (row) => reader(row.member_id) },
     ], one.positions, { empty: "No positions.", caption: "Positions" }), pages(one, one.positions));
     if (round++ % 5 === 0 || drawn !== span.value) {

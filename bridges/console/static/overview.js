@@ -4,6 +4,7 @@ import { get, none, part } from "./api.js";
 import { Chart, told } from "./charts.js";
 import { bytes, card, count, duration, fact, failed, fill, front, h, nothing, short, state, table, whole } from "./dom.js";
 import { lagCell, trendCell, groupLink } from "./groups.js";
+import { problems } from "./problems.js";
 import { Rates } from "./rates.js";
 
 export const span = { value: "hour" };
@@ -25,7 +26,8 @@ export function overview({ element, refresh }) {
   const outgoing = new Chart("Records out", "rate");
   const processor = new Chart("Processor and lateness of the loop", "share");
   const memory = new Chart("Memory", "bytes");
-  element.append(h("h1", {}, "Overview"), facts, spanChoice(refresh),
+  const wrong = problems();
+  element.append(h("h1", {}, "Overview"), wrong.element, facts, spanChoice(refresh),
     h("div", { class: "grid" }, card("Records in, by protocol", incoming.element), card("Records out, by protocol", outgoing.element),
       card("Processor, of one core", processor.element), card("Memory", memory.element)),
     card("Protocols", fronts),
@@ -38,6 +40,7 @@ export function overview({ element, refresh }) {
   async function look() {
     const slow = round++ % 5 === 0; // what changes every 20 seconds at most
     await Promise.all([
+      wrong.refresh(),
       own(fronts, "/api/status", (status) => {
         rates.begin();
         const rows = status.fronts.map((one) => ({ ...one, requestRate: rates.of(one.name + "/r", one.requests), inRate: rates.of(one.name + "/i", one.records_in), outRate: rates.of(one.name + "/o", one.records_out) }));
@@ -65,7 +68,7 @@ export function overview({ element, refresh }) {
       ], topics, { empty: none("topics") + " Create one under Topics, or produce to one.", caption: "Busiest topics" }))),
       own(behind, "/api/groups?limit=6&sort=seconds&descending=true", ({ groups }) => fill(behind, table([
         { title: "Group", cell: groupLink, kind: "name" }, { title: "State", cell: (one) => state(one.state) },
-        { title: "Lag", cell: lagCell, n: true }, { title: "Trend", cell: trendCell, n: true },
+        { title: "Lag", cell: lagCell, n: true, keep: true }, { title: "Trend", cell: trendCell, n: true },
       ], groups, { empty: none("consumer groups"), caption: "Groups furthest behind" }))),
       slow && own(incoming.element, `/api/history?span=${span.value}`, draw),
       slow && own(promises, "/api/promises", (all) => fill(promises, h("ul", {}, all.not_promised.map((one) => h("li", {}, one.sentence, one.chosen ? h("span", { class: "busy" }, " (a setting)") : null))), all.not_promised.length ? null : h("p", {}, "Nothing is held back."))),
@@ -82,5 +85,5 @@ export function overview({ element, refresh }) {
   }
 
   const charts = [incoming, outgoing, processor, memory];
-  return { element, refresh: () => { if (span.drawn !== span.value) { span.drawn = span.value; round = 0; } return look(); }, close: () => charts.forEach((one) => one.close()) };
+  return { element, isFirst: true, refresh: () => { if (span.drawn !== span.value) { span.drawn = span.value; round = 0; } return look(); }, close: () => charts.forEach((one) => one.close()) };
 }

@@ -15,7 +15,7 @@ export function transactions({ element, query, settle, refresh }) {
   async function look() {
     const [page, holds] = await Promise.all([get("/api/transactions" + asked({ ...wanted(), open: all.checked ? "false" : "true" })), get("/api/open-transactions" + asked(holding.wanted()))]);
     fill(held, table([
-      { title: "Topic", kind: "name", cell: (one) => h("a", { href: `#/topic/${part(one.topic)}/partitions` }, one.topic) }, { title: "Partition", n: true, cell: (one) => whole(one.partition) },
+      { title: "Topic", kind: "name", cell: (one) => h("a", { href: `#/topic/${part(one.topic)}/partitions` }, one.topic) }, { title: "Partition", n: true, keep: true, cell: (one) => whole(one.partition) },
       { title: "Producer", n: true, cell: (one) => String(one.producer_id) }, { title: "Records behind it", n: true, cell: (one) => count(one.held) },
       { title: "Since about", n: true, cell: (one) => (one.appended_ms === null ? nothing() : duration(Math.max(0, Date.now() - one.appended_ms) / 1000)) },
       { title: "Transactional id", cell: coordinator },
@@ -25,7 +25,7 @@ export function transactions({ element, query, settle, refresh }) {
       { title: "Transactional id", kind: "name", cell: (one) => h("button", { type: "button", class: "link", "data-key": one.transactional_id, onclick: () => detail(one) }, one.transactional_id) },
       { title: "Protocol", cell: (one) => front(one.front) }, { title: "State", cell: (one) => stateOf(one.state) },
       { title: "Producer", cell: (one) => `${one.producer_id}, epoch ${one.epoch}` },
-      { title: "Open for", n: true, cell: (one) => (one.open_ms === null ? nothing() : h("span", { class: one.open_ms > one.timeout_ms ? "bad" : "" }, duration(one.open_ms / 1000))) },
+      { title: "Open for", n: true, keep: true, cell: (one) => (one.open_ms === null ? nothing() : h("span", { class: one.open_ms > one.timeout_ms ? "bad" : "" }, duration(one.open_ms / 1000))) },
       { title: "Timeout", n: true, cell: (one) => duration(one.timeout_ms / 1000) }, { title: "Topics", n: true, cell: (one) => whole(one.topics) },
       { title: "", cell: (one) => (one.open_ms === null ? nothing() : h("button", { type: "button", class: "danger", "data-key": "abort" + one.transactional_id, onclick: () => confirmed(`Abort ${one.transactional_id}?`, "What it wrote is never shown, and its producer is fenced.", "Abort it",
         async () => { await send("POST", `/api/transactions/${part(one.transactional_id)}/abort`); note("aborted"); refresh(); }) }, "Abort…")) },
@@ -59,8 +59,8 @@ export function jobs({ element, query, settle, refresh }) {
   async function look() {
     const told = await get("/api/jobs" + asked(wanted()));
     fill(list, table([
-      { title: "Job", kind: "name", cell: (job) => job.name }, { title: "Kind", cell: (job) => job.kind }, { title: "State", cell: (job) => stateOf(job.state) },
-      { title: "Done", cell: progress },
+      { title: "Job", kind: "name", cell: (job) => job.name }, { title: "Kind", cell: (job) => job.kind }, { title: "State", keep: true, cell: (job) => stateOf(job.state) },
+      { title: "Done", keep: true, cell: progress },
       { title: "Rate", n: true, cell: (job) => (job.rate === null || job.state !== "running" ? nothing() : amount(job.rate, job.unit) + "/s") },
       { title: "Time left", n: true, cell: (job) => (job.seconds_left === null || job.state !== "running" ? nothing() : duration(job.seconds_left)) },
       { title: "Heard of", n: true, cell: (job) => duration(Math.max(0, Date.now() - job.heard_ms) / 1000) + " ago" },
@@ -82,7 +82,7 @@ export function nodes({ element, refresh }) {
     try {
       const told = await get("/api/cluster" + asked(members.wanted()));
       fill(list, table([
-        { title: "Node", n: true, cell: (one) => whole(one.node_id) }, { title: "State", cell: (one) => h("span", {}, stateOf(one.state), one.suspected ? [" ", tag("bad", "suspected")] : "") },
+        { title: "Node", n: true, cell: (one) => whole(one.node_id) }, { title: "State", keep: true, cell: (one) => h("span", {}, stateOf(one.state), one.suspected ? [" ", tag("bad", "suspected")] : "") },
         { title: "Shares", n: true, cell: (one) => `${whole(one.slots)} of ${whole(told.slots)}` }, { title: "Silent for", n: true, cell: (one) => duration(one.silent_seconds) },
         { title: "Rack", cell: (one) => one.rack || nothing() }, { title: "Addresses", kind: "mono", cell: (one) => Object.entries(one.addresses).map(([name, where]) => `${name} ${where}`).join(", ") },
         { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "drain" + one.node_id, onclick: () => confirmed(`Drain node ${one.node_id}?`, "It hands over all it owns, and owns nothing until it is started again.", "Drain it",

@@ -68,8 +68,8 @@ function partitions({ element, path, name, query, settle, refresh }) {
       { title: "State", cell: (each) => (each.active ? tag("good", "active") : tag("faint", "sealed")) },
       { title: "Keys", cell: (each) => `${+each.keys[0].toFixed(4)} – ${+each.keys[1].toFixed(4)}` },
       { title: "From, to", cell: (each) => [each.parents.length ? "← " + each.parents.join(", ") : "", each.children.length ? "→ " + each.children.join(", ") : ""].filter(Boolean).join(" ") || nothing() },
-      { title: "First offset", n: true, cell: (each) => count(each.start_offset) },
-      { title: "Next offset", n: true, cell: (each) => count(each.end_offset) },
+      { title: "First offset", n: true, keep: true, cell: (each) => count(each.start_offset) },
+      { title: "Next offset", n: true, keep: true, cell: (each) => count(each.end_offset) },
       { title: "Size", n: true, cell: (each) => bytes(each.bytes) },
       { title: "Oldest", n: true, cell: (each) => (each.oldest_ms === null ? nothing() : duration(Math.max(0, Date.now() - each.oldest_ms) / 1000)) },
       { title: "Retention ahead", cell: (each) => ahead(each, keepMs, deletes) },
@@ -122,8 +122,8 @@ function groups({ element, path, query, settle, refresh }) {
       { title: "Group", sort: "name", kind: "name", cell: groupLink }, { title: "State", cell: (one) => stateOf(one.state) },
       { title: "Protocol", cell: (one) => (one.fronts.length ? h("span", {}, one.fronts.map((name) => front(name))) : nothing()) },
       { title: "Members", n: true, cell: (one) => whole(one.members) }, { title: "Partitions", n: true, cell: (one) => whole(one.partitions) },
-      { title: "Lag", sort: "lag", n: true, cell: (one) => lagCell({ ...one, lag_seconds: undefined }) },
-      { title: "Behind", sort: "seconds", n: true, cell: (one) => seconds(one.lag_seconds, one.lag_exact) },
+      { title: "Lag", sort: "lag", n: true, keep: true, cell: (one) => lagCell({ ...one, lag_seconds: undefined }) },
+      { title: "Behind", sort: "seconds", n: true, keep: true, cell: (one) => seconds(one.lag_seconds, one.lag_exact) },
       { title: "Trend", n: true, cell: trendCell },
     ], page.groups, { ...state, onsort, caption: "Groups", empty: "No group has a position in this topic." }), pages(page, page.groups));
     if (round++ % 5 === 0 || drawn !== span.value) {

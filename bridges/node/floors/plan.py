@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bridges.catalog.views.transactions import TransactionDirectory
     from bridges.life import Life
     from bridges.metrics import Metrics
+    from bridges.node.finding import Finding
     from bridges.node.front import Front
     from bridges.node.listening import Listening
     from bridges.node.settings.config import Settings
@@ -80,6 +81,8 @@ class Plan(Struct, frozen=True):
     kinds: Sequence[type[Front]]
     worker: Worker | None
     """This process's place among the workers of a node, if there are several."""
+    checkup: Callable[[Settings], Iterable[Finding]]
+    """Checks of the running node for its console, to be called in a thread."""
     listening: Listening
     listen: Mapping[str, Address]
     life: Life

@@ -55,6 +55,7 @@ async def upkeep(below: Floors) -> AsyncIterator[None]:
         every(round(EVERY_S * 1000), below.place.mark_again, "marks of the database")
     if CONSOLE in plan.listen:
         every(FINE_S * 1000, below.host.recorder.sample, "history")
+    every(FINE_S * 1000, lambda _: below.host.watch.sample(below.host), "what is wrong")
     try:
         yield
     finally:

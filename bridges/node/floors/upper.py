@@ -21,9 +21,12 @@ from bridges.console.door import ConsoleDoor
 from bridges.console.groups.states import GroupStates
 from bridges.console.history.sampling import Recorder
 from bridges.console.host import Host
+from bridges.console.problems.nodes import serve as serve_problems
+from bridges.console.problems.watch import Watch
 from bridges.console.topics.sizes import TopicSizes
 from bridges.node import promises
 from bridges.node.floors import lower as floors
+from bridges.node.floors.checks import Checks
 from bridges.node.floors.lower import Floors
 from bridges.node.floors.upkeep import upkeep
 from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace
@@ -58,6 +61,7 @@ async def serve(plan: Plan) -> AsyncIterator[Floors]:
         below = Floors(plan, ground, place, storage, metadata, log, host)
         metadata.catalog.on_change.append(partial(_follow_catalog, below))
         plan.metrics.add_source(partial(_measure, below))
+        serve_problems(host)
         async with _fronts(below), _console(below), _membership(below), upkeep(below):
             yield below
 
@@ -103,7 +107,31 @@ def _show(
         group_states=states,
         topic_sizes=TopicSizes(metadata.catalog, log.logs, cluster, place.peers),
         recorder=Recorder(metrics, plan.stalls, log.logs, progress, states, ground.budget, most),
+        watch=Watch(),
+        peers=place.peers,
+        check=Checks(plan, ground.restored).check,
+        connect=partial(_connect, plan, ground, place),
     )
+
+
+def _connect(plan: Plan, ground: Ground, place: ByItself, host: str) -> dict[str, str]:
+    """Return what clients of each listener are configured with, if they reach this node at ``host``."""
+    lines: dict[str, str] = {}
+    others = [one for one in place.cluster.nodes if one.node_id != plan.settings.node.id]
+    for kind in plan.kinds:
+        wanted = kind.listeners[0].name if kind.listeners else None
+        for name, address in plan.addresses.items():
+            if plan.listening.kind(name) != wanted:
+                continue
+            told = [plan.find_advertised(name) or Address(host, address.port)]
+            told += [found for one in others if (found := one.address(name, host)) is not None]
+            lines[name] = kind.connection_line(
+                plan.settings.find_section(kind),
+                [str(one) for one in told],
+                tls=name in ground.tls.listeners,
+                login=plan.authenticator.required_at(name),
+            )
+    return lines
 
 
 def _describe(plan: Plan, cluster_id: str, restored: Restored | None) -> dict[str, object]:

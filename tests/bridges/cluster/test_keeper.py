@@ -26,6 +26,18 @@ def test_a_counter_that_stands_still_is_suspected_after_a_lease() -> None:
     assert keeper.to_end() == []
 
 
+def test_a_node_that_ended_without_leaving_is_missed_until_it_is_back() -> None:
+    keeper = Keeper(1)
+    three = Member(3, 3, State.UP)
+    keeper.take_in(Look(1, (ONE, TWO, three), slots(1, 2)), 0.0, 0.0)
+    keeper.take_in(Look(1, (ONE, TWO, replace(three, state=State.LEAVING)), None), 1.0, 1.0)
+    keeper.take_in(Look(1, (ONE,), None), 2.0, 2.0)
+    assert keeper.missing == {2: 2.0}, "the other has left"
+    assert keeper.unowned == 1
+    keeper.take_in(Look(1, (ONE, Member(4, 2, State.JOINING)), None), 3.0, 3.0)
+    assert keeper.missing == {}
+
+
 def test_one_whose_process_has_ended_is_suspected_at_once() -> None:
     keeper = Keeper(1)
     for step in range(3):

@@ -1,0 +1,1 @@
+"""What is wrong now, in this node and in the cluster."""
