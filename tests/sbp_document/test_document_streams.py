@@ -187,15 +187,17 @@ async def test_a_home_that_cannot_be_told_of_another_writer_ends_the_writer(lab:
 
 
 async def test_large_batches_do_not_travel_together(lab: Lab) -> None:
-    stream, other = await lab.stream(), await lab.stream()
-    writer, second = await lab.streams.open(stream, 1), await lab.streams.open(other, 1)
+    streams = [await lab.stream() for _ in range(6)]
+    writers = [await lab.streams.open(stream, 1) for stream in streams]
     payload = b"x" * 900_000
-    await asyncio.gather(*(append(writer, payload) for _ in range(3)), *(append(second, payload) for _ in range(3)))
+    await asyncio.gather(*(append(writer, payload) for writer in writers))
     frames = [r for r in lab.tap.requests if isinstance(r, m.AppendBatchRequest)]
-    together = [len(one.items) for one in frames]
-    assert (sum(together), max(together)) == (6, 2)  # the last two go alone if a frame leaves before they have come
+    assert [len(one.items) for one in frames] == [2, 2, 2]
     assert all(sum(len(i.batch) for i in one.items) <= 2 * 1024 * 1024 for one in frames)
-    assert len(await lab.read(stream)) == 3
+    lab.tap.requests.clear()
+    await asyncio.gather(*(append(writers[0], payload) for _ in range(3)))
+    assert lab.tap.appends() == [[streams[0]]] * 3, "nor do those of one stream become one batch"
+    assert len(await lab.read(streams[0])) == 4
 
 
 async def test_what_no_frame_can_carry_is_refused(lab: Lab) -> None:
