@@ -85,6 +85,15 @@ def _toolchains(item: pytest.Item) -> list[str]:
     return [marker for marker in TOOLS_OF_MARKER if item.get_closest_marker(marker) is not None]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Have the nodes run that a test shares with others: what one of them has ended is to fail that one alone."""
+    if isinstance(item, pytest.Function):
+        for value in item.funcargs.values():
+            if isinstance(value, NodeProcess):
+                value.revive()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """Show the end of the node's log with a failure of a test that used one."""

@@ -62,6 +62,8 @@ class NodeProcess:
         self.ready_file = data.with_name(data.name + ".ready")
         self.addresses: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
+        self._is_wanted = False
+        """Whether it was last told to run."""
 
     @property
     def kafka(self) -> str:
@@ -119,6 +121,7 @@ class NodeProcess:
         """Start the process without waiting until it serves."""
         if self.process is not None:
             raise NodeFailed("the node is running already")
+        self._is_wanted = True
         self.data.parent.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
         # A user's Python keeps its compiled modules; and what whoever runs this has set is not for the node.
@@ -144,7 +147,7 @@ class NodeProcess:
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline:
                     continue
-                self.kill()
+                self.dispose()
                 raise NodeFailed(f"the node was not ready in {self.start_seconds} s\n{self.tail()}") from None
             self.process = None
             raise NodeFailed(f"the node ended with {code} while starting\n{self.tail()}")
@@ -175,6 +178,7 @@ class NodeProcess:
         process = self.process
         if process is None:
             raise NodeFailed("the node is not running")
+        self._is_wanted = False
         process.send_signal(number)
         try:
             code = process.wait(seconds)
@@ -194,6 +198,12 @@ class NodeProcess:
             self.terminate()
         return self.start()
 
+    def revive(self) -> None:
+        """Start a node again that has ended by itself, or did not start: one test's failure is not the next one's."""
+        if self._is_wanted and (self.process is None or self.process.poll() is not None):
+            self.process = None
+            self.start()
+
     def dispose(self) -> None:
         """End the node whatever state it is in; for fixtures."""
         if self.process is not None:
@@ -203,6 +213,7 @@ class NodeProcess:
 
     def stop(self, seconds: float = 30.0) -> None:
         """Ask the node to end, if it runs; kill it when it does not within ``seconds``."""
+        self._is_wanted = False
         if self.process is not None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
