@@ -25,7 +25,7 @@ class ControllerClient:
         )
 
         def ask(**fields: Any) -> Any:
-            return call(message(request_name)(**fields), timeout=60, metadata=self._metadata)
+            return call(message(request_name)(**fields), timeout=120, metadata=self._metadata)
 
         return ask
 

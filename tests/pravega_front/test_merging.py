@@ -34,7 +34,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 def connect(node: NodeProcess) -> RawClient:
-    return RawClient(node.addresses["pravega-segmentstore"], 60)
+    return RawClient(node.addresses["pravega-segmentstore"])
 
 
 def make(client: RawClient, name: str) -> str:

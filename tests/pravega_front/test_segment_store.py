@@ -311,12 +311,12 @@ def test_reads_that_are_asked_for_at_once_are_read_as_they_are_taken(
     node: NodeProcess, segment_store: str, segment: str
 ) -> None:
     most = 2 * 1024**2
-    with RawClient(segment_store, 60) as writing:
+    with RawClient(segment_store) as writing:
         writer = set_up(writing, segment)
         for number in range(1, 4):
             writing.ask(append(writer, number, bytes([number]) * 4 * most), wire.DataAppended)
     reads = [wire.ReadSegment(segment, most * (number % 12), most, "", number) for number in range(600)]
-    with RawClient(segment_store, 60) as greedy, RawClient(segment_store) as other:
+    with RawClient(segment_store) as greedy, RawClient(segment_store) as other:
         greedy.send(*reads)
         for number in range(100):  # as long as the node may read for a client that takes nothing
             other.ask(wire.ReadSegment(segment, most * (number % 12), 8, "", number), wire.SegmentRead)

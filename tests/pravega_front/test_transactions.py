@@ -32,6 +32,8 @@ from tests.pravega_front.controller_client import ControllerClient, stream
 from tests.pravega_front.raw_client import Closed, RawClient
 
 SCOPE = "transactions"
+LEASE_MS = 600_000
+"""The longest that a transaction may ask for: none expires while a test waits for a processor."""
 
 
 def event(data: bytes) -> bytes:
@@ -50,7 +52,7 @@ class Stream:
         policy = {"minNumSegments": 2}
         assert self.calls.createStream(streamInfo=self.info, scalingPolicy=policy).status == 0
 
-    def begin(self, lease: int = 30_000) -> Any:
+    def begin(self, lease: int = LEASE_MS) -> Any:
         return self.calls.createTransaction(streamInfo=self.info, lease=lease).txnId
 
     def segment(self, number: int, txn: Any = None) -> str:
@@ -93,7 +95,7 @@ def test_operators_see_what_is_open_and_abort_it(node: NodeProcess) -> None:
     with urlopen(f"{node.console}/api/transactions?limit=50&open=true&search=/seen/") as answer:
         told = json.load(answer)["transactions"]
     assert sorted(one["transactional_id"] for one in told) == sorted(names)
-    assert {(one["front"], one["state"], one["timeout_ms"]) for one in told} == {("pravega", "Open", 30_000)}
+    assert {(one["front"], one["state"], one["timeout_ms"]) for one in told} == {("pravega", "Open", LEASE_MS)}
     path = f"{node.console}/api/transactions/{quote(names[1], safe='')}"
     with urlopen(path) as answer:
         places = json.load(answer)["partitions"]
@@ -114,14 +116,14 @@ def test_the_life_of_a_transaction(node: NodeProcess) -> None:
     found.write(aborted, event(b"never"))
     assert found.read(0) == b""
     ping = found.calls.pingTransaction
-    assert ping(streamInfo=found.info, txnId=committed, lease=20_000).status == PingStatus.OK
+    assert ping(streamInfo=found.info, txnId=committed, lease=LEASE_MS).status == PingStatus.OK
     assert ping(streamInfo=found.info, txnId=committed, lease=10**9).status == PingStatus.LEASE_TOO_LARGE
     assert found.state(committed) is TxnState.OPEN
     assert found.calls.commitTransaction(streamInfo=found.info, txnId=committed).status == TxnStatus.SUCCESS
     assert found.calls.abortTransaction(streamInfo=found.info, txnId=aborted).status == TxnStatus.SUCCESS
     assert found.calls.commitTransaction(streamInfo=found.info, txnId=aborted).status == TxnStatus.FAILURE
     assert (found.ended(committed), found.ended(aborted)) == (TxnState.COMMITTED, TxnState.ABORTED)
-    assert ping(streamInfo=found.info, txnId=committed, lease=20_000).status == PingStatus.COMMITTED
+    assert ping(streamInfo=found.info, txnId=committed, lease=LEASE_MS).status == PingStatus.COMMITTED
     assert [found.read(number) for number in (0, 1)] == [event(b"a") + event(b"b")] * 2
     unknown = {"highBits": 0, "lowBits": 10**12}
     assert found.state(unknown) is TxnState.UNKNOWN
@@ -377,7 +379,7 @@ def _write_large(client: RawClient, parent: str, size: int) -> tuple[str, bytes]
 def test_large_events_are_merged_into_a_transaction(node: NodeProcess, size: int) -> None:
     found = Stream(node, f"large-{size}")
     txn, aborted = found.begin(), found.begin()
-    with RawClient(node.addresses["pravega-segmentstore"], 60) as client:
+    with RawClient(node.addresses["pravega-segmentstore"]) as client:
         found.write(txn, event(b"before"))
         source, data = _write_large(client, found.segment(0, txn), size)
         client.ask(wire.MergeSegments(1, found.segment(0, txn), source, ""), wire.SegmentsMerged)
@@ -397,7 +399,7 @@ def test_a_merge_into_a_transaction_under_which_the_process_is_killed(mortal: No
     found = Stream(mortal, f"large-killed-{int(delay * 1000)}")
     txn = found.begin()
     target = found.segment(0, txn)
-    with RawClient(mortal.addresses["pravega-segmentstore"], 60) as client:
+    with RawClient(mortal.addresses["pravega-segmentstore"]) as client:
         source = f"{SCOPE}/source-{int(delay * 1000)}/0.#epoch.0"
         client.ask(wire.CreateSegment(1, source, 0, 0, ""), wire.SegmentCreated)
         writer = uuid4().bytes
@@ -409,7 +411,7 @@ def test_a_merge_into_a_transaction_under_which_the_process_is_killed(mortal: No
         time.sleep(delay)  # how far it has come is different each time, and every outcome is right
         mortal.restart(kill=True)
     found = _again(found)
-    with RawClient(mortal.addresses["pravega-segmentstore"], 60) as client:
+    with RawClient(mortal.addresses["pravega-segmentstore"]) as client:
         # What was decided goes on, and to ask again does it once.
         client.ask(wire.MergeSegments(1, target, source, ""), wire.SegmentsMerged)
     assert found.calls.commitTransaction(streamInfo=found.info, txnId=txn).status == TxnStatus.SUCCESS
