@@ -14,6 +14,7 @@ from tests.kit.waiting import wait_until
 PATIENCE = 120
 PARTITIONS = 12
 TOPIC = "flights"
+GROUP = "readers"
 
 
 def leaders(admin: AdminClient) -> dict[int, int]:
@@ -27,6 +28,14 @@ def await_leaders(admin: AdminClient, wanted: set[int]) -> dict[int, int]:
         assert time.monotonic() - began < PATIENCE, found
         time.sleep(0.2)
     return found
+
+
+def members_of(bootstrap: str) -> str:
+    """State and members of the readers' group. Without members, a member that does not close has left: what it does not
+    end is inside its library."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.describe_consumer_groups([GROUP], request_timeout=PATIENCE)[GROUP].result(PATIENCE)
+    return f"state {found.state.name}, members {[(one.client_id, one.member_id) for one in found.members]}"
 
 
 class Writer:
@@ -70,14 +79,14 @@ class Reader(threading.Thread):
     """A member of a group; ``seen`` is shared by its members."""
 
     def __init__(self, bootstrap: str, seen: dict[tuple[int, int], int]) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.seen = seen
         self.longest = 0.0
         self.over = threading.Event()
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "readers",
+                "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": 200,
             }
@@ -120,7 +129,9 @@ class Load:
         for reader in self.readers:
             reader.over.set()
         for reader in self.readers:
-            reader.join()
+            reader.join(PATIENCE)
+        open_still = sum(reader.is_alive() for reader in self.readers)
+        assert not open_still, f"{open_still} members do not close; the group has {members_of(self._bootstrap)}"
 
     def _stop_writing(self) -> None:
         self._over.set()
