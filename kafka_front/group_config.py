@@ -2,7 +2,7 @@
 
 Names, types, defaults and bounds are those of Kafka 4.2 (KIP-848, 932 and 714). Those of streams groups are listed and
 cannot be changed, since Anabranch has no streams groups. Subscriptions to client metrics are stored and described, but
-no client is asked to report, as with a broker without a metrics plug-in.
+no client is asked to report without ``kafka.client_metrics_url``, as with a broker without a metrics plug-in.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from bridges.catalog.views.transactions import TransactionDirectory
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
-from kafka_front.service import api_versions, groups, metadata, sasl, unheard
+from kafka_front.service import api_versions, groups, metadata, sasl, telemetry, unheard
 from kafka_front.service.admin import absent, acls, cluster, configs, quotas, tokens, topics, users
 from kafka_front.service.core import KafkaService
 from kafka_front.service.fetch import list_offsets
@@ -24,6 +24,7 @@ from kafka_front.service.groups.share import fetch as share_fetch
 from kafka_front.service.groups.share import membership as share_membership
 from kafka_front.service.groups.share import offsets as share_offsets
 from kafka_front.service.groups.share.service import ShareService
+from kafka_front.service.otlp import Exporter
 from kafka_front.service.produce import requests as produce
 from kafka_front.service.transactions import admin, requests, txn_offsets
 from kafka_front.service.transactions.view import LiveTransactions
@@ -76,6 +77,7 @@ class KafkaServer:
         self._share: ShareService | None = None
         self._transactions: Transactions | None = None
         self._live_transactions: LiveTransactions | None = None
+        self._exporter: Exporter | None = None
 
     @property
     def groups(self) -> GroupDirectory | None:
@@ -117,6 +119,9 @@ class KafkaServer:
         share_fetch.register(registry, service, share)
         share_offsets.register(of_groups, service, share)
         txn_offsets.register(registry, service, joined)
+        if settings.client_metrics_url:
+            self._exporter = Exporter(settings.client_metrics_url, node.budget)
+            telemetry.register(registry, service, self._exporter)
         unheard.hear_first(registry, service)
         limits = Limits(
             frame_bytes=settings.max_request_bytes,
@@ -159,6 +164,8 @@ class KafkaServer:
     async def stop(self) -> None:
         if self._server is not None:
             await self._server.close()
+        if self._exporter is not None:
+            await self._exporter.close()
         if self._transactions is not None:
             await self._transactions.close()
         if self._share is not None:

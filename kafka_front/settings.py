@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 
-from bridges.node.settings.setting import Duration, Section, Size, setting
+from bridges.node.settings.setting import Duration, Kind, Section, Size, setting, shown_url
+
+
+def _collector(given: object) -> str:
+    url = str(given)
+    if url and urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError("must be like http://HOST:4318/v1/metrics")
+    return url
+
+
+CollectorUrl = Annotated[str, Kind("URL", _collector, shown_url, secret=True)]
+"""URL of a collector of metrics, shown without its password."""
 
 
 class KafkaGroupSettings(Section):
@@ -141,6 +153,12 @@ class KafkaSettings(Section):
         description="Maximum number of partitions in all incremental fetch sessions together; a single session may "
         "hold a tenth of it. The same two limits apply to share sessions, counted separately. 500,000 "
         "partitions take up to 300 MB.",
+    )
+    client_metrics_url: CollectorUrl = setting(
+        "",
+        description="URL of an OpenTelemetry collector to which the node sends the metrics that subscriptions "
+        "(kafka-client-metrics) want of clients (KIP-714), by OTLP over HTTP, for instance "
+        "http://collector:4318/v1/metrics. Empty: no client is asked for metrics.",
     )
     delegation_token_max_lifetime_ms: Duration = setting(
         604_800_000,

@@ -36,6 +36,8 @@ _MOST_OF_ONE = 1_000
 """Most tokens, and most that one client has requested."""
 _ITERATIONS = 4096
 """The fewest that clients accept. The password is 64 random bytes, which no number of guesses finds."""
+_OWNER_KNOWN_MS = 60_000
+"""Age of a token after which every node has read the users file with its owner."""
 _TABLE = "front_kafka_delegation_tokens"
 _ROWS = KeyedRows(_TABLE, "id", "token")
 
@@ -184,9 +186,22 @@ class DelegationTokens:
     # --- storing ----------------------------------------------------------------------------------------------------
 
     async def sweep(self, now_ms: int) -> None:
-        """Remove the tokens that have expired, and end the sessions of all that are gone. Raises LogError."""
-        if expired := [one.id for one in self._tokens.values() if one.expires_ms <= now_ms]:
-            await self._remove(expired)
+        """Remove the tokens that have expired or lost their owner, and end the sessions of all that are gone. Raises
+        LogError."""
+        users = self._authenticator.users
+
+        async def remove() -> None:
+            # A user of this name who comes later is another one. Nodes hear of a new user within a second or so.
+            old_ms = now_ms - _OWNER_KNOWN_MS
+            over = [
+                one.id
+                for one in self._tokens.values()
+                if one.expires_ms <= now_ms or (one.of_user and one.owner.name not in users and one.issued_ms < old_ms)
+            ]
+            if over:
+                await self._remove(over)
+
+        await self._db.changes.settle(remove)
         if self._removed:
             self._removed = False
             await self._authenticator.sessions.end_outdated()

@@ -3951,6 +3951,72 @@ class ConsumerGroupDescribeResponse(Message):
             self.topic_name: str = topic_name
             self.partitions: list[int] = [] if partitions is _NEW else partitions
 
+class GetTelemetrySubscriptionsRequest(Message):
+    __slots__ = ("client_instance_id",)
+    API_KEY: ClassVar[int] = 71
+
+    def __init__(
+        self,
+        client_instance_id: bytes = _NO_ID,
+    ) -> None:
+        self.client_instance_id: bytes = client_instance_id
+
+class GetTelemetrySubscriptionsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "client_instance_id", "subscription_id", "accepted_compression_types", "push_interval_ms", "telemetry_max_bytes", "delta_temporality", "requested_metrics")
+    API_KEY: ClassVar[int] = 71
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        client_instance_id: bytes = _NO_ID,
+        subscription_id: int = 0,
+        accepted_compression_types: list[int] = _NEW,
+        push_interval_ms: int = 0,
+        telemetry_max_bytes: int = 0,
+        delta_temporality: bool = False,
+        requested_metrics: list[str] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.client_instance_id: bytes = client_instance_id
+        self.subscription_id: int = subscription_id
+        self.accepted_compression_types: list[int] = [] if accepted_compression_types is _NEW else accepted_compression_types
+        self.push_interval_ms: int = push_interval_ms
+        self.telemetry_max_bytes: int = telemetry_max_bytes
+        self.delta_temporality: bool = delta_temporality
+        self.requested_metrics: list[str] = [] if requested_metrics is _NEW else requested_metrics
+
+class PushTelemetryRequest(Message):
+    __slots__ = ("client_instance_id", "subscription_id", "terminating", "compression_type", "metrics")
+    API_KEY: ClassVar[int] = 72
+
+    def __init__(
+        self,
+        client_instance_id: bytes = _NO_ID,
+        subscription_id: int = 0,
+        terminating: bool = False,
+        compression_type: int = 0,
+        metrics: bytes = b"",
+    ) -> None:
+        self.client_instance_id: bytes = client_instance_id
+        self.subscription_id: int = subscription_id
+        self.terminating: bool = terminating
+        self.compression_type: int = compression_type
+        self.metrics: bytes = metrics
+
+class PushTelemetryResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code")
+    API_KEY: ClassVar[int] = 72
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+
 class ListConfigResourcesRequest(Message):
     __slots__ = ("resource_types",)
     API_KEY: ClassVar[int] = 74

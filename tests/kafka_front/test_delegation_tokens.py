@@ -6,18 +6,26 @@ import base64
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bridges.auth import Principal
+from bridges.auth.authenticator import Authenticator, AuthOptions
 from bridges.auth.users import change
+from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
 from bridges.node.assembly import Node
+from kafka_front.service import delegation
+from kafka_front.settings import KafkaSettings
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
+from kafka_front.wire.errors import KafkaError
 from tests.clients.api import Rec
 from tests.clients.client_remote import REMOTES, RemoteClient
+from tests.databases import database, on_postgres
 from tests.ecosystem.tools.run import Shell
 from tests.kafka_front.groups.wire_client import WireClient
 from tests.kafka_front.node_lab import serving
@@ -25,6 +33,7 @@ from tests.kafka_front.test_reauthentication import ended, log_in, scram
 from tests.kafka_front.test_sasl import METADATA, put
 from tests.node_process import ANY, NodeProcess
 from tests.node_users import with_users
+from tests.postgres import Postgres
 
 DAY_MS = 86_400_000
 SECONDS = 30.0
@@ -204,6 +213,65 @@ async def test_an_expired_token_is_removed(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
         gone = await people["alice"].call(2, m.RenewDelegationTokenRequest(token.hmac, 1))
         assert gone.error_code == E.DELEGATION_TOKEN_NOT_FOUND
+
+
+@asynccontextmanager
+async def tokens_of(path: Path, *, first: bool) -> AsyncIterator[tuple[delegation.DelegationTokens, Authenticator]]:
+    """The tokens of a node whose database is shared."""
+    authenticator = Authenticator(AuthOptions(path / "users.json", path / "token-keys.json"))
+    await authenticator.load()
+    db = database(path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
+    await db.open()
+    await db.changes.begin()
+    if first:
+        await db.run(delegation.MIGRATIONS[0])
+    node: Any = SimpleNamespace(db=db, authenticator=authenticator)
+    tokens = delegation.DelegationTokens(node, KafkaSettings())
+    await tokens.load()
+    try:
+        yield tokens, authenticator
+    finally:
+        await db.close()
+        authenticator.close()
+
+
+async def test_a_user_of_the_same_name_does_not_inherit_tokens(tmp_path: Path) -> None:
+    alice, path = Principal("User", "alice"), tmp_path / "users.json"
+    put(path, alice="wonder")
+    async with tokens_of(tmp_path, first=True) as (tokens, authenticator):
+        token = await tokens.issue(alice, alice, (), 0)
+        put(path, bob="builder")
+        await authenticator.refresh()
+        await tokens.sweep(token.issued_ms + 1000)
+        assert await tokens.latest() == [token], "perhaps this node has not read of her yet"
+        await tokens.sweep(token.issued_ms + 61_000)
+        put(path, alice="another")
+        await authenticator.refresh()
+        assert tokens.find(token.id) is None
+
+
+async def test_what_one_node_issues_and_expires_holds_at_every_node(postgres: Postgres, tmp_path: Path) -> None:
+    alice, mechanism = Principal("User", "alice"), "SCRAM-SHA-256"
+
+    async def nothing() -> None: ...
+
+    async with AsyncExitStack() as stack:
+        stack.enter_context(on_postgres(postgres))
+        one, _ = await stack.enter_async_context(tokens_of(tmp_path, first=True))
+        other, _ = await stack.enter_async_context(tokens_of(tmp_path, first=False))
+        token = await one.issue(alice, alice, (), 0)
+        assert other.find(token.id) is None
+        await other.derive_keys(mechanism, token.id)
+        assert other.find(token.id) == token
+        assert other.find_keys(mechanism, token.id) is not None
+        secret = other.secret(token.id)
+        assert secret == one.secret(token.id)
+        await other.expire(secret, alice, -1)
+        one._db.changes.latest = nothing  # type: ignore[method-assign] # it has not heard of that yet
+        with pytest.raises(KafkaError) as refused:
+            await one.renew(secret, alice, 1000)
+        assert refused.value.code == E.DELEGATION_TOKEN_NOT_FOUND, "a renewal never brings a token back"
+        assert await other.latest() == []
 
 
 @pytest.mark.slow
