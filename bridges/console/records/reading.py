@@ -6,10 +6,10 @@ import asyncio
 import json
 import math
 import time
+from collections.abc import Mapping
 from heapq import heapify, heappop, heapreplace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from aiohttp import web
 from msgspec import Struct, field
 
 from anabranch_kit.memory.budget import Kind
@@ -37,10 +37,16 @@ _WIDEST = 4096
 _PROGRESS_S = 0.5
 
 
+class Sink(Protocol):
+    """A place for pieces of lines: the response itself, or what makes a file of them."""
+
+    async def write(self, data: bytes) -> None: ...
+
+
 class Answer(Struct):
     """An answer being sent. ``left``: records that it may still have; negative: no limit."""
 
-    response: web.StreamResponse
+    response: Sink
     memory: RequestMemory
     traffic: TopicTraffic
     search: Search | None
@@ -97,9 +103,13 @@ class Reader:
         """Stop rendering. To be called when no request is in progress."""
         self._works.close()
 
-    async def stream(self, answer: Answer, positions: dict[ReadableLog, int], follow: bool) -> None:
-        """Send the records from ``positions`` on, partition after partition, and move the positions."""
-        ends = {log: log.last_stable_offset for log in positions}
+    async def stream(
+        self, answer: Answer, positions: dict[ReadableLog, int], ends: Mapping[ReadableLog, int], follow: bool
+    ) -> None:
+        """Send the records from ``positions`` to ``ends``, partition after partition, and move the positions.
+
+        With ``follow`` there is no end.
+        """
         moved = _Moved(positions)
         answer.memory.take(Kind.RESPONSES, _SENDING)
         try:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from anabranch_kit.run.sliced import Sliced
+from bridges.console.records.conditions import PARSED_BYTES, Condition, matches
 from bridges.console.records.lines import line_parts
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of, records_of
@@ -16,6 +17,8 @@ from bridges.formats.records import Record, StoredBatch, bounded
 
 _SLICE_RECORDS = 100
 _SLICE_BYTES = 64 * 1024
+_PARSED_BYTES = 32 * 1024
+"""Bytes of values that are parsed in a step."""
 _SEARCHED = 1024 * 1024
 LARGE = 1024 * 1024
 """Bytes above which a record is counted by itself; smaller ones fit into what is counted for their reader anyway."""
@@ -68,9 +71,9 @@ class Wanted(Struct):
 class Search(Struct):
     """A search for records that match all of its fields.
 
-    ``text`` in key, value or a header's value; ``key``; a ``header`` whose value contains ``header_text``; a time of at
-    most ``until_ms`` (negative: any). At most ``left`` more records are examined. Of a long value only the first
-    mebibyte is searched.
+    ``text`` in key, value or a header's value; ``key``; a ``header`` whose value contains ``header_text``; a time from
+    ``since_ms`` to ``until_ms`` (negative: any); ``conditions`` on the value's JSON. At most ``left`` more records are
+    examined. Of a long value only the first mebibyte is searched. ``too_long``: records whose values were not parsed.
     """
 
     left: int
@@ -79,11 +82,20 @@ class Search(Struct):
     header: str = ""
     header_text: bytes = b""
     until_ms: int = -1
+    since_ms: int = -1
+    conditions: Sequence[Condition] = ()
+    too_long: int = 0
+
+    def parses(self, record: Record) -> int:
+        """Return the bytes that :meth:`finds` may have to parse."""
+        return min(len(record.value or b""), PARSED_BYTES) if self.conditions else 0
 
     def finds(self, record: Record) -> bool:
         """Return whether ``record`` matches; it counts as examined."""
         self.left -= 1
         if self.until_ms >= 0 and record.timestamp > self.until_ms:
+            return False
+        if self.since_ms >= 0 and record.timestamp < self.since_ms:
             return False
         if self.key is not None and record.key != self.key:
             return False
@@ -91,11 +103,18 @@ class Search(Struct):
             name == self.header and _has(value, self.header_text) for name, value in record.headers
         ):
             return False
-        return not self.text or (
+        if self.text and not (
             _has(record.key, self.text)
             or _has(record.value, self.text)
             or any(_has(value, self.text) for _, value in record.headers)
-        )
+        ):
+            return False
+        if not self.conditions:
+            return True
+        if len(record.value or b"") > PARSED_BYTES:
+            self.too_long += 1
+            return False
+        return matches(self.conditions, record.value)
 
 
 def _has(data: bytes | None, text: bytes) -> bool:
@@ -113,7 +132,7 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
     skipped.
     """
     lines: list[bytes] = []
-    size = seen = reached = 0
+    size = seen = reached = parsed = 0
     for batch in batches:
         if batch.base_offset >= wanted.end:
             break
@@ -128,6 +147,11 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
                 wanted.held = _large(min(decompressed, inflated_bytes) if record is None else record.size)
                 if record is not None:
                     reached = record.offset + 1
+                if record is not None and wanted.search is not None:
+                    parsed += wanted.search.parses(record)
+                    if parsed > _PARSED_BYTES:  # a long value is not parsed in the same step as others
+                        yield b"".join(lines)
+                        lines, size, seen, parsed = [], 0, 0, wanted.search.parses(record)
                 if record is not None and record.offset < wanted.end and wanted.examine(record):
                     for part in line_parts(record, wanted.partition):
                         lines.append(part)
@@ -137,7 +161,7 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
                             lines, size = [], 0
                 if record is None or seen >= _SLICE_RECORDS:
                     yield b"".join(lines)
-                    lines, size, seen = [], 0, 0
+                    lines, size, seen, parsed = [], 0, 0, 0
                 if wanted.search is not None and wanted.is_over:
                     break
         except BatchInvalid as error:

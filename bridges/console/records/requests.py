@@ -20,7 +20,9 @@ from bridges.catalog.topics.lineage import choose_partition
 from bridges.catalog.topics.topic import Topic
 from bridges.console.handlers import Handlers, route
 from bridges.console.host import Host
+from bridges.console.records.conditions import parse_conditions
 from bridges.console.records.lines import parse_line
+from bridges.console.records.parquet import CONTENT, ParquetSink
 from bridges.console.records.reading import Answer, Order, Reader, Span
 from bridges.console.records.rendering import Search
 from bridges.errors import LogError, OffsetOutOfRange
@@ -59,6 +61,9 @@ _LOOK_MOST = 10_000_000
 _ORDERED = 50
 _ORDERED_MOST = 1000
 """Most records that are sent in order of time."""
+_LATE_MS = 60_000
+"""How much earlier than its predecessors a record within a range of times may be."""
+_LINES = "application/x-ndjson"
 _Number = Annotated[int, Meta(ge=0)]
 
 
@@ -74,9 +79,11 @@ class RecordsQuery(Struct, frozen=True, kw_only=True):
     text: Annotated[str, Meta(description="in key, value or a header")] | None = None
     key: str | None = None
     header: Annotated[str, Meta(description="NAME, or NAME=TEXT")] | None = None
+    json: Annotated[str, Meta(description="conditions on the value: order.items[*].qty >= 2 and state = paid")] = ""
     look: Annotated[int, Meta(ge=1, description="most records that a search examines")] | None = None
     order: Annotated[Literal["newest", "oldest"], Meta(description="Partitions are merged by time.")] | None = None
     at: Annotated[str, Meta(description="partitions, and where to begin (with newest: end) in each: 0:17,2:5")] = ""
+    format: Annotated[Literal["lines", "parquet"], Meta(description="parquet needs pyarrow")] = "lines"
 
 
 class _Pending(Struct):
@@ -147,9 +154,10 @@ class RecordHandlers(Handlers):
     async def read(self, request: web.Request, query: RecordsQuery) -> web.StreamResponse:
         """Stream records as lines.
 
-        With any of ``text``, ``key``, ``header`` and ``until_ms``, only records that match all of them are sent. At
-        most ``look`` records are examined, and the last line has their number (``looked``) and the offset at which to
-        continue in each partition (``next``).
+        With any of ``text``, ``key``, ``header``, ``json`` and ``until_ms``, only records that match all of them are
+        sent. At most ``look`` records are examined, and the last line has their number (``looked``), the number whose
+        values are too long to be parsed for ``json`` (``too_long``), and the offset at which to continue in each
+        partition (``next``). A partition ends at its first record that is a minute later than ``until_ms``.
 
         With ``order``, partitions are merged by time: at least ``limit`` records are sent, and with ``key`` those of
         the key's own partition first. Lines with ``looked`` alone tell the progress.
@@ -163,28 +171,37 @@ class RecordHandlers(Handlers):
         search = _search(query)
         looking = 0 if search is None else search.left
         await gathered(log.refresh() for log in logs)
+        if query.follow and query.format != "lines":
+            raise RequestError("a reader that follows gets lines")
         positions = await self._starts(logs, query, at, order)
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
-        await response.prepare(request)
+        ends = await _ends(logs, query)
         memory, traffic = memory_of(request), self._traffic.topic(topic.name)
-        answer = Answer(response, memory, traffic, search, -1 if limit is None or order is not None else limit)
+        response = web.StreamResponse(headers={"Content-Type": _LINES, "Cache-Control": "no-store"})
+        sink: web.StreamResponse | ParquetSink = response
+        if query.format == "parquet":
+            sink = await ParquetSink.open(response, memory)
+            response.headers["Content-Type"] = CONTENT
+        await response.prepare(request)
+        answer = Answer(sink, memory, traffic, search, -1 if limit is None or order is not None else limit)
         task = asyncio.current_task()
         assert task is not None
         self._followers.add(task)
         try:
             if order is not None:
-                await self._read_in_order(answer, topic, positions, order, query)
+                await self._read_in_order(answer, topic, positions, ends, order, query)
             else:
-                await self._reader.stream(answer, positions, query.follow)
+                await self._reader.stream(answer, positions, ends, query.follow)
                 if search is not None:
                     reached = {str(log.partition): offset for log, offset in positions.items()}
-                    await answer.write({"looked": looking - search.left, "next": reached})
+                    await answer.write({"looked": looking - search.left, **_told_too_long(search), "next": reached})
         except LogError as error:
             # The status line has been sent, so the error becomes the last line.
             await answer.write(error_body(error))
         finally:
             self._followers.discard(task)
             del task  # a cancelled task's exception keeps this frame
+        if isinstance(sink, ParquetSink):
+            await sink.finish()
         await response.write_eof()
         return response
 
@@ -208,10 +225,16 @@ class RecordHandlers(Handlers):
         return {log: max(log.log_start_offset, at[log.partition] if at else _nearest(log, text)) for log in logs}
 
     async def _read_in_order(
-        self, answer: Answer, topic: Topic, lows: dict[ReadableLog, int], order: Order, query: RecordsQuery
+        self,
+        answer: Answer,
+        topic: Topic,
+        lows: dict[ReadableLog, int],
+        ends: dict[ReadableLog, int],
+        order: Order,
+        query: RecordsQuery,
     ) -> None:
         at, text = _places(query.at), query.offset or "latest"
-        spans = [Span(log, low, log.last_stable_offset) for log, low in lows.items()]
+        spans = [Span(log, low, ends[log]) for log, low in lows.items()]
         if order.newest:
             for span in spans:
                 span.high = min(span.high, at[span.log.partition] if at else _nearest(span.log, text))
@@ -223,7 +246,7 @@ class RecordHandlers(Handlers):
             if len(order.times) < order.limit:
                 await self._reader.in_order(answer, some, order)
         left = {str(one.log.partition): one.high if order.newest else one.low for one in spans if one.low < one.high}
-        await answer.write({"looked": order.looked, "next": left})
+        await answer.write({"looked": order.looked, **_told_too_long(answer.search), "next": left})
 
     def _topic(self, request: web.Request) -> Topic:
         return self._node.catalog.topic(request.match_info["topic"])
@@ -443,6 +466,20 @@ def _position(log: ReadableLog, text: str) -> int:
     return offset
 
 
+async def _ends(logs: list[ReadableLog], query: RecordsQuery) -> dict[ReadableLog, int]:
+    """Return the offset of each partition up to which to read."""
+    ends = {log: log.last_stable_offset for log in logs}
+    if query.until_ms is not None:
+        for log in logs:
+            if (found := await log.find_timestamp(query.until_ms + _LATE_MS)) is not None:
+                ends[log] = min(found[0], ends[log])
+    return ends
+
+
+def _told_too_long(search: Search | None) -> dict[str, int]:
+    return {} if search is None or not search.too_long else {"too_long": search.too_long}
+
+
 def _nearest(log: ReadableLog, text: str) -> int:
     """Return the offset that ``text`` says, or the nearest that there is."""
     if text == "latest":
@@ -467,7 +504,8 @@ def _places(at: str) -> dict[int, int]:
 
 
 def _search(query: RecordsQuery) -> Search | None:
-    if (query.text, query.key, query.header, query.until_ms, query.look) == (None,) * 5:
+    conditions = parse_conditions(query.json)
+    if not conditions and (query.text, query.key, query.header, query.until_ms, query.look) == (None,) * 5:
         return None
     name, _, text = (query.header or "").partition("=")
     return Search(
@@ -477,6 +515,8 @@ def _search(query: RecordsQuery) -> Search | None:
         name,
         text.encode(),
         -1 if query.until_ms is None else query.until_ms,
+        -1 if query.since_ms is None else query.since_ms,
+        conditions,
     )
 
 

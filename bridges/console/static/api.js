@@ -54,6 +54,9 @@ export async function get(path, signal) {
   return (await asked(path, { signal }, MOST_MS)).json();
 }
 
+// Whether the node does it; the answer itself is not wanted.
+export async function check(path) { await (await asked(path, {}, MOST_MS)).arrayBuffer(); }
+
 export async function send(method, path, body) {
   const text = typeof body === "string" ? body : JSON.stringify(body ?? {});
   return (await asked(path, { method, body: text, headers: { "Content-Type": "application/json" } })).json();

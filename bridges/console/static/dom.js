@@ -59,7 +59,8 @@ export const zoneName = () => (zone.local ? Intl.DateTimeFormat().resolvedOption
 const inZone = (ms) => new Date(zone.local ? ms - 60000 * new Date(ms).getTimezoneOffset() : ms).toISOString();
 export const when = (ms) => (ms === null || ms === undefined || ms < 0 ? nothing() : inZone(ms).replace("T", " ").replace("Z", ""));
 export const clock = (ms, digits = 8) => inZone(ms).slice(11, 11 + digits);
-// What a field of the kind datetime-local says, in milliseconds.
+// What a field of the kind datetime-local says, in milliseconds, and the other way.
+export const fieldTime = (ms) => inZone(ms).slice(0, 19);
 export const moment = (text) => new Date(zone.local ? text : text + "Z").getTime();
 
 export function remembered(name) { try { return localStorage.getItem(name); } catch { return null; } }

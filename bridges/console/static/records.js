@@ -1,43 +1,57 @@
 // Records: browse, search within a bound, follow live, download; one from every protocol's side; produce, and replay into another topic.
 
-import { get, lines, part, query as asked, send } from "./api.js";
-import { bytes, card, choice, closing, data, dialog, failed, field, fill, h, hex, moment, note, nothing, plural, table, tag, when, whole, zoneName } from "./dom.js";
+import { check, get, lines, part, query as asked, send } from "./api.js";
+import { bytes, card, choice, closing, data, dialog, failed, field, fieldTime, fill, h, hex, moment, note, nothing, plural, table, tag, when, whole, zoneName } from "./dom.js";
 
 const SHOWN = 500; // rows that are kept while a topic is followed
 const BATCH = 50;
+const LOOK = 100000, LOOK_MOST = 10000000; // records that a search looks at
 const MOST_PLACES = 300; // partitions whose places fit into an address
 
-export function records({ element, path, name, query }) {
+// The fields are in the address as well, so that a search can be sent to somebody: times in milliseconds, whatever the zone.
+export function records({ element, path, name, query, settle }) {
   const partition = h("input", { type: "number", min: 0, value: query.partition ?? "", placeholder: "all" });
-  const from = choice([["newest", "the newest"], ["earliest", "the beginning"], ["offset", "an offset"], ["time", "a time"]], query.offset ? "offset" : "newest", { onchange: () => extra() });
+  const from = choice([["newest", "the newest"], ["before", "before a time"], ["time", "a time"], ["earliest", "the beginning"], ["offset", "an offset"]], query.from ?? (query.offset ? "offset" : "newest"), { onchange: () => extra() });
   const offset = h("input", { type: "number", min: 0, value: query.offset ?? 0 });
-  const time = h("input", { type: "datetime-local", step: 1 });
-  const limit = h("input", { type: "number", min: 1, max: 500, value: BATCH });
-  const text = h("input", { type: "search", placeholder: "anywhere (/)", autocomplete: "off" });
-  const key = h("input", { placeholder: "exactly", autocomplete: "off" });
-  const header = h("input", { placeholder: "name=text", autocomplete: "off" });
-  const look = h("input", { type: "number", min: 1, value: 100000 });
-  const more = h("div", {}), told = h("p", { class: "faint", role: "status" }), list = h("div", {});
-  const extra = () => fill(more, from.value === "offset" ? field("Offset", offset) : from.value === "time" ? field(`Time (${zoneName()})`, time) : null);
+  const at = (ms) => h("input", { type: "datetime-local", step: 1, value: ms > 0 ? fieldTime(Number(ms)) : "" });
+  const time = at(query.since), until = at(query.until);
+  const limit = h("input", { type: "number", min: 1, max: 500, value: query.limit ?? BATCH });
+  const text = h("input", { type: "search", placeholder: "anywhere (/)", autocomplete: "off", value: query.text ?? "" });
+  const key = h("input", { placeholder: "exactly", autocomplete: "off", value: query.key ?? "" });
+  const header = h("input", { placeholder: "name=text", autocomplete: "off", value: query.header ?? "" });
+  const json = h("input", { placeholder: "customer.country = DE and items[*].qty >= 2", autocomplete: "off", spellcheck: false, value: query.json ?? "" });
+  const look = h("input", { type: "number", min: 1, value: query.look ?? LOOK });
+  const more = h("div", { class: "bar" }), told = h("p", { class: "faint", role: "status" }), list = h("div", {}), files = h("span", { class: "bar" });
+  const hasTimes = () => ["time", "before"].includes(from.value);
+  const extra = () => fill(more, from.value === "offset" ? field("Offset", offset) : from.value === "time" ? [field(`Time (${zoneName()})`, time), field(`Until (${zoneName()})`, until)]
+    : from.value === "before" ? [field(`Before (${zoneName()})`, until), field(`Since (${zoneName()})`, time)] : null);
   extra();
   let rows = [], under = null, going = null, chosen = new Set();
-  const tail = h("button", { type: "button", class: "plain", "aria-pressed": "false", onclick: () => (under ? stop() : follow()) }, "Follow live");
+  const tail = h("button", { type: "button", class: "plain", "aria-pressed": "false", onclick: () => { if (under) { stop(); remember(false); } else follow(); } }, "Follow live");
   const next = h("button", { type: "button", class: "plain", disabled: true, onclick: () => show(going) }, "Continue");
-  const searched = () => ({ text: text.value, key: key.value, header: header.value });
-  const isSearch = () => Object.values(searched()).some(Boolean);
+  const ms = (input) => (hasTimes() && input.value ? moment(input.value) : "");
+  const searched = () => ({ text: text.value, key: key.value, header: header.value, json: json.value.trim(), until_ms: ms(until) });
+  const isSearch = () => Object.values(searched()).some((one) => one !== "");
+  function remember(follows) {
+    settle({ partition: partition.value, from: from.value === "newest" ? "" : from.value, offset: from.value === "offset" ? offset.value : "", since: ms(time), until: ms(until),
+      limit: Number(limit.value) === BATCH ? "" : limit.value, text: text.value, key: key.value, header: header.value, json: json.value, look: Number(look.value) === LOOK ? "" : look.value, follow: follows });
+    const all = { partition: partition.value, since_ms: ms(time), ...(from.value === "offset" ? { offset: offset.value } : {}), ...(isSearch() ? { ...searched(), look: LOOK_MOST } : {}) };
+    fill(files, h("a", { href: `${path}/records` + asked(all), download: `${name}.ndjson` }, isSearch() ? "Download all that matches" : "Download all"),
+      h("button", { type: "button", class: "link", onclick: () => parquet(all) }, "as Parquet"));
+  }
   element.append(card(null, h("form", { onsubmit: (event) => { event.preventDefault(); show(null); } },
-    h("div", { class: "bar" }, field("Partition", partition), field("From", from), more, field("Records", limit), field("Text", text), field("Key", key), field("Header", header), field("Look at most at", look),
+    h("div", { class: "bar" }, field("Partition", partition), field("From", from), more, field("Records", limit), field("Text", text), field("Key", key), field("Header", header), h("label", { class: "long" }, "JSON of the value", json), field("Look at most at", look),
       h("button", { class: "main" }, "Show"), next, tail)),
-  h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => download() }, "Download what is shown"), h("a", { href: `${path}/records`, download: `${name}.ndjson` }, "Download all"),
+  h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => download() }, "Download what is shown"), files,
     h("button", { type: "button", class: "plain", onclick: () => produce(path, name) }, "Produce…"), h("button", { type: "button", class: "plain", onclick: () => replay() }, "Replay into another topic…")), told, list));
 
   function draw() {
     fill(list, table([
       { title: "", cell: (one) => h("input", { type: "checkbox", "data-key": "c" + id(one), "aria-label": `choose ${id(one)}`, checked: chosen.has(id(one)), onchange: (event) => { if (event.target.checked) chosen.add(id(one)); else chosen.delete(id(one)); } }) },
-      { title: "Place", cell: (one) => (one.error ? id(one) : h("button", { type: "button", class: "link", "data-key": id(one), onclick: () => sides(path, name, one) }, id(one))) },
+      { title: "Place", keep: true, cell: (one) => (one.error ? id(one) : h("button", { type: "button", class: "link", "data-key": id(one), onclick: () => sides(path, name, one) }, id(one))) },
       { title: `Time (${zoneName()})`, cell: (one) => when(one.timestamp ?? -1) },
-      { title: "Key", kind: "mono", cell: (one) => data(one.key, one.key_base64, 80) },
-      { title: "Value", kind: "mono long", cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : data(one.value, one.value_base64, 240)) },
+      { title: "Key", kind: "mono", keep: true, cell: (one) => data(one.key, one.key_base64, 80) },
+      { title: "Value", kind: "mono long", keep: true, cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : data(one.value, one.value_base64, 240)) },
       { title: "Headers", kind: "mono long", cell: (one) => (one.headers ? h("span", {}, one.headers.flatMap(([head, value], place) => [`${place ? ", " : ""}${head}: `, data(value?.base64 ? null : value, value?.base64, 60)])) : nothing()) },
     ], rows, { empty: "No records here.", caption: "Records" }));
   }
@@ -46,9 +60,10 @@ export function records({ element, path, name, query }) {
   // partitions: what is too much is left out here, and is where "Continue" begins.
   async function show(goOn) {
     stop();
+    remember(false);
     const mine = under = new AbortController();
     const wasNext = document.activeElement === next;
-    const most = Math.min(500, Number(limit.value) || BATCH), newest = from.value === "newest";
+    const most = Math.min(500, Number(limit.value) || BATCH), newest = ["newest", "before"].includes(from.value);
     const found = [];
     let last = { looked: 0, next: {} };
     const take = (line) => {
@@ -59,7 +74,8 @@ export function records({ element, path, name, query }) {
     rows = []; chosen = new Set(); going = null; next.disabled = true;
     fill(told, "reading…");
     try {
-      const begin = goOn ? { at: Object.entries(goOn).map((one) => one.join(":")).join(",") } : from.value === "offset" ? { offset: offset.value } : from.value === "time" ? { since_ms: moment(time.value) || 0 } : {};
+      const begin = goOn ? { at: Object.entries(goOn).map((one) => one.join(":")).join(",") } : from.value === "offset" ? { offset: offset.value } : from.value === "time" ? { since_ms: ms(time) || 0 } : {};
+      if (from.value === "before") begin.since_ms = ms(time);
       await lines(`${path}/records` + asked({ partition: goOn ? "" : partition.value, order: newest ? "newest" : "oldest", limit: most, ...begin, ...(isSearch() ? { ...searched(), look: look.value } : {}) }), take, mine.signal);
       const problem = found.find((one) => one.error && !("offset" in one));
       rows = found.filter((one) => "offset" in one).sort(latest);
@@ -69,7 +85,7 @@ export function records({ element, path, name, query }) {
       const places = Object.keys(going).length, many = places > MOST_PLACES;
       next.disabled = !places || many;
       if (wasNext && document.activeElement === document.body) next.focus();
-      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(last.looked)} looked at${places ? ": there is more to look at." : "."}` : `${plural(rows.length, "record")}, the newest first.`, many ? ` Of ${whole(places)} partitions: name one to go on.` : "");
+      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(last.looked)} looked at${places ? ": there is more to look at." : "."}${last.too_long ? ` ${whole(last.too_long)} above 128 KiB were not parsed.` : ""}` : `${plural(rows.length, "record")}, the newest first.`, many ? ` Of ${whole(places)} partitions: name one to go on.` : "");
       draw();
     } catch (error) { if (error.name !== "AbortError") { fill(told); fill(list, failed(error)); } }
     if (under === mine) under = null;
@@ -77,6 +93,7 @@ export function records({ element, path, name, query }) {
 
   async function follow() {
     stop();
+    remember(true);
     const mine = under = new AbortController();
     tail.setAttribute("aria-pressed", "true"); tail.className = "main"; tail.textContent = "Stop";
     rows = []; chosen = new Set();
@@ -107,6 +124,14 @@ export function records({ element, path, name, query }) {
     setTimeout(() => URL.revokeObjectURL(where), 1000);
   }
 
+  // Asked for nothing first: whether the node can make such a file.
+  async function parquet(all) {
+    try {
+      await check(`${path}/records` + asked({ limit: 0, format: "parquet" }));
+      h("a", { href: `${path}/records` + asked({ ...all, format: "parquet" }), download: `${name}.parquet` }).click();
+    } catch (error) { note(error.message, true); }
+  }
+
   function replay() {
     const some = rows.filter((one) => !one.error && (!chosen.size || chosen.has(id(one)))).reverse();
     const target = h("input", { required: true, autocomplete: "off" }), problem = h("div", { role: "alert" });
@@ -123,7 +148,7 @@ export function records({ element, path, name, query }) {
   }
 
   let begun = false;
-  return { element, refresh: async () => { if (!begun) { begun = true; await show(null); } }, close: stop };
+  return { element, refresh: async () => { if (!begun) { begun = true; if (query.follow) follow(); else await show(null); } }, close: stop };
 }
 
 const id = (one) => `${one.partition}:${one.offset}`;

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,9 @@ from urllib.parse import urlencode
 import aiohttp
 import pytest
 
+from anabranch_kit.memory.budget import Kind
 from bridges.catalog.topics.lineage import choose_partition
+from bridges.console.records import rendering
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
@@ -147,7 +152,92 @@ async def test_a_wide_gap_is_passed_in_few_reads(lab: Lab, monkeypatch: pytest.M
 
 
 async def test_a_wrong_order_or_place_is_refused(lab: Lab) -> None:
-    for query in ("order=best", "order=newest&follow=true", "order=newest&at=x:1", "order=newest&at=9:1"):
+    for query in (
+        "order=best",
+        "order=newest&follow=true",
+        "order=newest&at=x:1",
+        "order=newest&at=9:1",
+        "json=%3D1",
+        "format=csv",
+        "follow=true&format=parquet",
+    ):
         url = f"http://{lab.node.addresses['console']}/api/topics/t/records?{query}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             assert answer.status in (400, 404), query
+
+
+def order(at: int, country: str, key: str = "k") -> Record:
+    return record(at, json.dumps({"at": at, "customer": {"country": country}}), key)
+
+
+async def test_conditions_on_json_find_the_newest_first_and_go_on(lab: Lab) -> None:
+    for start in range(0, 2_000, 500):
+        await lab.put(0, *(order(at, "DE" if at % 100 == 7 else "FR") for at in range(start, start + 500)))
+    rows, last = await lab.ask(order="newest", limit=3, json="customer.country = DE and at < 1900", look=500)
+    assert newest(rows, 3) == [1807, 1707, 1607]
+    assert last["looked"] <= 500
+    rows, _ = await lab.ask(order="newest", limit=100, json="at = 7", at=f"0:{last['next']['0']}")
+    assert [row["timestamp"] for row in rows] == [7]
+    rows, _ = await lab.ask(json="customer.country = DE", key="k", until_ms=300)
+    assert [row["timestamp"] for row in rows] == [7, 107, 207]
+
+
+async def test_values_too_long_to_be_parsed_are_counted(lab: Lab) -> None:
+    await lab.put(0, order(1, "DE"), record(2, json.dumps({"customer": {"country": "DE"}, "more": "x" * 200_000})))
+    rows, last = await lab.ask(order="newest", json="customer.country = DE")
+    assert ([row["timestamp"] for row in rows], last["too_long"]) == ([1], 1)
+
+
+async def test_long_values_are_parsed_outside_of_the_event_loop(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, seen = threading.get_ident(), list[bool]()
+    real = rendering.matches
+
+    def spy(conditions: Any, value: bytes | None) -> bool:
+        seen.append(threading.get_ident() == here)
+        return real(conditions, value)
+
+    monkeypatch.setattr(rendering, "matches", spy)
+    await lab.put(0, *(record(at, json.dumps({"a": "x" * 50_000})) for at in range(20)))
+    rows, _ = await lab.ask(limit=100, json="a ~ x")
+    assert len(rows) == 20
+    assert seen == [False] * 20
+
+
+async def test_a_range_of_times_is_searched_from_its_end(lab: Lab) -> None:
+    minute = 60_000
+    for start in range(0, 3_000, 500):
+        await lab.put(0, *(record(1 + at * minute) for at in range(start, start + 500)))
+    bounds = {"since_ms": 1 + 100 * minute, "until_ms": 1 + 200 * minute}
+    rows, last = await lab.ask(order="newest", limit=1000, **bounds)
+    assert newest(rows, 1000) == [1 + at * minute for at in range(200, 99, -1)]
+    assert last["looked"] < 200
+    rows, last = await lab.ask(text="", **bounds)
+    assert (len(rows), last["looked"]) == (101, 101)
+
+
+async def test_records_are_downloaded_as_parquet(lab: Lab) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    await lab.put(0, Record(b"\xff", None, [("h", b"\xfe"), ("n", None)], timestamp=5), record(6, "found"))
+    for start in range(0, 4_000, 500):
+        await lab.put(0, *(record(at, "x" * 500) for at in range(start, start + 500)))
+    url = f"http://{lab.node.addresses['console']}/api/topics/t/records?format=parquet"
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url) as answer:
+            whole = parquet.ParquetFile(io.BytesIO(await answer.read()))
+        async with session.get(url + "&order=newest&text=found") as answer:
+            found = parquet.read_table(io.BytesIO(await answer.read())).to_pylist()
+    assert whole.num_row_groups > 1
+    rows = whole.read().to_pylist()
+    assert [row["offset"] for row in rows] == list(range(4_002))
+    assert (rows[0]["key"], rows[0]["value"]) == (b"\xff", None)
+    assert rows[0]["headers"] == [{"name": "h", "value": b"\xfe"}, {"name": "n", "value": None}]
+    assert [(row["offset"], row["value"]) for row in found] == [(1, b"found")]
+    assert lab.node.budget.by_kind[Kind.RESPONSES] == 0
+
+
+async def test_a_node_without_pyarrow_says_what_to_install(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    url = f"http://{lab.node.addresses['console']}/api/topics/t/records?format=parquet"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 501
+        assert "pip install 'anabranch[spark]'" in (await answer.json())["error"]
