@@ -14,7 +14,7 @@ from bridges.catalog.views.transactions import TransactionDirectory
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
-from kafka_front.service import api_versions, groups, metadata, sasl, telemetry, unheard
+from kafka_front.service import api_versions, groups, metadata, sasl, unheard
 from kafka_front.service.admin import absent, acls, cluster, configs, quotas, tokens, topics, users
 from kafka_front.service.core import KafkaService
 from kafka_front.service.fetch import list_offsets
@@ -24,8 +24,9 @@ from kafka_front.service.groups.share import fetch as share_fetch
 from kafka_front.service.groups.share import membership as share_membership
 from kafka_front.service.groups.share import offsets as share_offsets
 from kafka_front.service.groups.share.service import ShareService
-from kafka_front.service.otlp import Exporter
 from kafka_front.service.produce import requests as produce
+from kafka_front.service.telemetry import requests as telemetry
+from kafka_front.service.telemetry.otlp import Exporter
 from kafka_front.service.transactions import admin, requests, txn_offsets
 from kafka_front.service.transactions.view import LiveTransactions
 from kafka_front.wire import codec

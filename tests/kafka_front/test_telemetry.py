@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from bridges.errors import BatchInvalid
-from kafka_front.service.otlp import label
+from kafka_front.service.telemetry.otlp import label
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.clients.api import Rec

@@ -24,7 +24,7 @@ from bridges.errors import LogError
 from bridges.formats.checksum import crc32c
 from bridges.formats.codecs.compression import Compression, decompress
 from kafka_front.group_config import CLIENT_METRICS_CONFIGS
-from kafka_front.service.otlp import Exporter, label
+from kafka_front.service.telemetry.otlp import Exporter, label
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
