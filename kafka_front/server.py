@@ -8,6 +8,7 @@ from collections.abc import Callable
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.framing import Framing
 from anabranch_kit.run.barrier import Barrier
+from bridges.clients import Clients
 from bridges.net import server as net
 from bridges.net.quotas import Quotas
 from bridges.net.server import Limits
@@ -57,10 +58,11 @@ class Server(net.Server):
         budget: MemoryBudget | None = None,
         barrier: Barrier | None = None,
         quotas: Quotas | None = None,
+        clients: Clients | None = None,
         *,
         must_log_in: Callable[[str], bool] = lambda listener: False,
     ) -> None:
-        super().__init__("kafka", limits or Limits(), observer or NullObserver(), budget, barrier, quotas)
+        super().__init__("kafka", limits or Limits(), observer or NullObserver(), budget, barrier, quotas, clients)
         self.registry = registry
         #: Returns whether clients of a listener must authenticate first.
         self.must_log_in = must_log_in

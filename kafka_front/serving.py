@@ -137,6 +137,7 @@ class KafkaServer:
             node.budget,
             node.barrier,
             node.quotas,
+            node.clients,
             must_log_in=node.authenticator.required_at,
         )
 

@@ -141,6 +141,7 @@ class Connection(Client):
         except WireError as error:
             self._reject(frame, None, str(error))
             return
+        self.client_id = header.client_id
         ctx = Context(self, header, len(frame), arrived)
         key, version = header.key, header.version
         handler = self.server.registry.handlers.get(key)

@@ -102,7 +102,9 @@ class SegmentStore(net.Server):
             receive_seconds=settings.receive_ms / 1000,
             max_connections=settings.max_connections,
         )
-        super().__init__("pravega", limits, Observer(node.metrics), node.budget, node.barrier, node.quotas)
+        super().__init__(
+            "pravega", limits, Observer(node.metrics), node.budget, node.barrier, node.quotas, node.clients
+        )
         self.metrics = node.metrics
         self.appends = node.metrics.kind("Append")
         self.settings = settings

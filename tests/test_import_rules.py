@@ -50,6 +50,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "formats": 2,
         "net": 2,
         "auth": 1,
+        "clients": 1,
         "metrics": 2,
         "metric_text": 3,
         "entry_points": 0,

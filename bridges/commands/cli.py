@@ -33,6 +33,7 @@ _COMMANDS = {
     "config": ("config", "Show every setting, its value and where it comes from."),
     "topic": ("topics.topic", "List, create, describe, alter and delete topics."),
     "transaction": ("topics.transaction", "List transactions; find and end those without a coordinator."),
+    "connection": ("topics.connection", "List clients' connections at all nodes, and end one."),
     "group": ("topics.group", "Show consumer groups and their lag, and set their positions."),
     "acl": ("rights.acl", "Manage access rules."),
     "quota": ("rights.quota", "Manage quotas of users, clients and addresses."),

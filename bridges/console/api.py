@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from bridges.console.clients.requests import ClientHandlers
 from bridges.console.groups.requests import GroupHandlers
 from bridges.console.groups.resets import ResetHandlers
 from bridges.console.handlers import Handlers, route
@@ -61,6 +62,7 @@ HANDLERS: tuple[type[Handlers], ...] = (
     QuotaHandlers,
     ClusterHandlers,
     TransactionHandlers,
+    ClientHandlers,
     RecordHandlers,
 )
 ROUTES = tuple(found for kind in HANDLERS for found, _ in kind.routes())

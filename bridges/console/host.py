@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from bridges.catalog.views.groups import GroupDirectory
     from bridges.catalog.views.jobs import JobDirectory
     from bridges.catalog.views.transactions import TransactionDirectory
+    from bridges.clients import Clients
     from bridges.cluster.ownership import Membership, Others
+    from bridges.console.clients.everywhere import ClientsEverywhere
     from bridges.console.groups.states import GroupStates
     from bridges.console.history.sampling import Recorder
     from bridges.console.problems.rules import Problem
@@ -74,6 +76,10 @@ class Host(Struct):
     """Returns the transactional ids that each front coordinates."""
     group_states: GroupStates
     topic_sizes: TopicSizes
+    clients: Clients
+    """The clients of this node."""
+    clients_everywhere: ClientsEverywhere
+    """The clients of all nodes."""
     recorder: Recorder
     watch: Watch
     peers: Others

@@ -16,6 +16,7 @@ from anabranch_kit.net.framing import Framing
 from anabranch_kit.net.line_framing import LineFraming
 from anabranch_kit.net.outbox import CHUNK, Buffer
 from bridges.auth import ANONYMOUS, Principal, read_certificate
+from bridges.clients import Description
 from bridges.net.quotas import Limiter, Throttle
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Slot:
 
 
 class Connection(net.Connection):
-    """A client's connection. Its listener, addresses and :attr:`account` (the memory it holds) are public.
+    """A client's connection. Its listener, addresses and :attr:`account` (the memory it holds) are public, and so is
+    :attr:`client`, which counts what it writes and reads.
 
     A subclass decides in :meth:`_may_start` and :meth:`_start` how frames are handled. A request that it starts gets a
     slot at the end of ``_slots`` and is answered through :meth:`_fill`.
@@ -70,6 +72,8 @@ class Connection(net.Connection):
         self.advertised: tuple[str, int] = advertised or ("", 0)
         #: The client id, if the client has sent one; quotas may depend on it.
         self.client_id: str | None = None
+        #: Name and version of the client's software, if the client has sent them.
+        self.software = ""
         #: The client's principal, from its certificate or from a later login.
         self.principal: Principal = ANONYMOUS
         self._advertised = advertised
@@ -109,9 +113,16 @@ class Connection(net.Connection):
         self.local = address_of(transport.get_extra_info("sockname"))
         self.advertised = self._advertised or self.local
         self.principal = read_certificate(transport).at(self.peer[0])
+        self.client = self.server.clients.enter(self.server.name, self.listener, self.peer, self.describe, self.close)
+
+    def describe(self) -> Description:
+        """Return what is known of the client."""
+        user = "" if self.principal.is_anonymous else self.principal.name
+        return Description(self.client_id or "", self.software, user)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.server.clients.leave(self.client)
         if self._throttle is not None:
             self._throttle.leave()
         callbacks, self._on_close = self._on_close, set()

@@ -22,7 +22,7 @@ from anabranch_kit.memory.budget import Kind
 from anabranch_kit.net.tls import HANDSHAKE_SECONDS, ListenerTls, Pem
 from bridges.net.call_turns import CallTurns
 from bridges.net.grpc_events import take_all_wakenings
-from bridges.net.grpc_received import ReceivedMemory
+from bridges.net.grpc_received import ReceivedMemory, peer_of
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.budget import Account, MemoryBudget
@@ -175,6 +175,11 @@ class GrpcCall:
     def peer(self) -> str:
         """The client's address and port, as gRPC writes them: ``ipv4:127.0.0.1:50123``."""
         return str(self._context.peer())
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The client's address and port; port 0: it is connected to another node."""
+        return self.host, peer_of(self.peer)[1]
 
     @property
     def host(self) -> str:

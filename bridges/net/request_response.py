@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from anabranch_kit.net.line_framing import LineFraming
     from anabranch_kit.run.barrier import Barrier
     from bridges.auth.sessions import Sessions
+    from bridges.clients import Clients
     from bridges.net.quotas import Quotas
 
 Frame = bytes | bytearray
@@ -111,8 +112,9 @@ class RequestServer(Server):
         quotas: Quotas,
         framing: Framing | LineFraming,
         protocol: Answers,
+        clients: Clients | None = None,
     ) -> None:
-        super().__init__(name, limits, observer, budget, barrier, quotas)
+        super().__init__(name, limits, observer, budget, barrier, quotas, clients)
         self.framing = framing
         self.protocol = protocol
 

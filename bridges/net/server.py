@@ -18,6 +18,7 @@ from anabranch_kit.net.sockets import hung_up
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
 from bridges.auth.quotas import QuotaRules
+from bridges.clients import Clients
 from bridges.net.quotas import Quotas
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Server(net.Server["Connection"]):
     """All listeners of one front. A subclass makes each :meth:`connection`.
 
     Use: ``await listen(...)`` for each listener, then :meth:`drain` and :meth:`close`. ``budget`` bounds the memory of
-    all connections; by default the server has its own. ``name`` is the front's.
+    all connections, ``clients`` has them by name; by default the server has its own. ``name`` is the front's.
     """
 
     limits: Limits
@@ -67,11 +68,13 @@ class Server(net.Server["Connection"]):
         budget: MemoryBudget | None = None,
         barrier: Barrier | None = None,
         quotas: Quotas | None = None,
+        clients: Clients | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         barrier = barrier or Barrier()
         super().__init__(limits, budget or MemoryBudget(_BUDGET, loop.call_soon), barrier)
         self.name = name
+        self.clients = Clients(self.budget) if clients is None else clients
         self.quotas = quotas or Quotas(QuotaRules(), 1, self.barrier)
         self.observer = observer
         self._tasks = TaskSet()

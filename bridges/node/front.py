@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topics.topic import Topic
     from bridges.catalog.views.jobs import JobDirectory
     from bridges.catalog.views.transactions import TransactionDirectory
+    from bridges.clients import Clients
     from bridges.cluster.ownership import Others, Ownership
     from bridges.formats import StoredFormat, Translator
     from bridges.http.own_names import OwnNames
@@ -160,6 +161,10 @@ class NodeServices(Struct, frozen=True):
     quotas: Quotas
     """The quotas as enforced: to be asked before a client's request is accepted, and before a read."""
     metrics: FrontMetrics
+    clients: Clients
+    """The clients of all fronts, by name, with what they write and read. Connections of :mod:`bridges.net` enter
+    themselves.
+    """
     barrier: Barrier
     """Calls callbacks of other parts, so that their exceptions do no harm."""
     every: Callable[[int, Callable[[int], Awaitable[object]], str], None]

@@ -57,7 +57,15 @@ class RequestFront(Front):
 
         node = self.node
         server = self._server = RequestServer(
-            self.name, self.bounds(), node.metrics, node.budget, node.barrier, node.quotas, self.framing(), self
+            self.name,
+            self.bounds(),
+            node.metrics,
+            node.budget,
+            node.barrier,
+            node.quotas,
+            self.framing(),
+            self,
+            node.clients,
         )
         bound: dict[str, Address] = {}
         for name, address in listen.items():

@@ -66,7 +66,7 @@ def register(
             names = (request.client_software_name, request.client_software_version)
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-            ctx.connection.attributes["client_software"] = names
+            ctx.connection.software = " ".join(names)
         if ctx.version >= _ADDRESSED_SINCE and (request.cluster_id is not None or request.node_id != _ANY_NODE):
             if request.cluster_id is None or request.node_id == _ANY_NODE:
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)

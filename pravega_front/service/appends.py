@@ -92,15 +92,17 @@ class Appending:
 class Appender:
     """Writer that was set up on a connection, with a token that is valid ``until`` (wall clock, s; None: for ever).
 
-    ``send`` takes answers. ``begun`` is called with new appends, ``over`` when they are decided and hold no memory any
-    more. ``broken`` is called with an error when the connection must be closed, ``gone`` when the writer must be set up
-    again. ``host_of`` returns the address of the owner that a NotOwner names.
+    ``count`` counts durable events and bytes as the client's. ``send`` takes answers. ``begun`` is called with new
+    appends, ``over`` when they are decided and hold no memory any more. ``broken`` is called with an error when the
+    connection must be closed, ``gone`` when the writer must be set up again. ``host_of`` returns the address of the
+    owner that a NotOwner names.
     """
 
     __slots__ = (
         "_acknowledged",
         "_begun",
         "_broken",
+        "_count",
         "_gathered",
         "_gone",
         "_host_of",
@@ -121,6 +123,7 @@ class Appender:
         segment: Segment,
         last: int | None,
         traffic: TopicTraffic | None,
+        count: Callable[[int, int], None] | None,
         until: float | None,
         *,
         send: Callable[[Command], None],
@@ -135,6 +138,7 @@ class Appender:
         self.until = until
         self.ended = False
         self._traffic = traffic
+        self._count = count
         self._send = send
         self._begun = begun
         self._over = over
@@ -233,6 +237,8 @@ class Appender:
             acknowledged = in_flight.popleft()
             if self._traffic is not None:
                 self._traffic.appended(1, acknowledged.events, acknowledged.size)
+            if self._count is not None:
+                self._count(acknowledged.events, acknowledged.size)
             self._over(acknowledged)
         if acknowledged is not None and not self.ended:
             previous, self._acknowledged = self._acknowledged, acknowledged.number

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from bridges.errors import LogDeleted
 from bridges.formats.producer import LedgerKind
 from bridges.net.quotas import turn
 from pravega_front.access import Refused
+from pravega_front.names import parse_segment
 from pravega_front.service.appends import Appender, Appending, Protest
 from pravega_front.service.segments import NotPossible, SegmentMissing
 from pravega_front.session.useful_waits import UsefulWaits
@@ -80,6 +83,7 @@ class Appends:
         traffic = None if segment.loose else server.metrics.topic(segment.topic)
         if connection.closed:
             return None
+        connection.writer_id = request.writer_id
         if request.writer_id not in self._writers:
             connection.account.take(Kind.REQUESTS, _WRITER_BYTES)
         self._writers[request.writer_id] = Appender(
@@ -87,6 +91,7 @@ class Appends:
             segment,
             last,
             traffic,
+            self._counter(request.segment),
             until,
             send=connection.send,
             begun=self._begun,
@@ -97,6 +102,19 @@ class Appends:
         )
         number = wire.NO_NUMBER if last is None else last
         return wire.AppendSetup(request.request_id, request.segment, request.writer_id, number)
+
+    def _counter(self, name: str) -> Callable[[int, int], None] | None:
+        """Return the function that counts events and bytes of a segment's stream; None for a segment of no stream.
+
+        What is written in a transaction, or as a large event, is written to the stream.
+        """
+        parsed = parse_segment(name)
+        stream = None if parsed is None else self._connection.server.segments.find(str(parsed._replace(suffix="")))
+        if stream is None or stream.loose:
+            return None
+        count = partial(self._connection.client.wrote, stream.topic, stream.partition)
+        count(0, 0)
+        return count
 
     async def _mark(self, name: str) -> Segment | None:
         """Return a stream's watermark segment, creating it if missing: Java's readers set up a writer for it, though

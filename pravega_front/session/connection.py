@@ -10,6 +10,7 @@ from asyncio import TimerHandle
 from collections.abc import Awaitable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 import structlog
 
@@ -19,6 +20,7 @@ from anabranch_kit.net.outbox import joined
 from anabranch_kit.net.sockets import hung_up
 from anabranch_kit.net.turn import FRAME_WORK
 from bridges.auth.sessions import ENDED, Session
+from bridges.clients import Description
 from bridges.errors import LogError, NotOwner
 from bridges.net import connection as net
 from pravega_front.access import Refused
@@ -56,6 +58,7 @@ _SHORT_LIST = 250
 
 #: Most commands of one connection that run at the same time; later ones wait.
 _RUNNING = 64
+_UUID_BYTES = 16
 _COMMAND_BYTES = 2048
 """Memory of a running command besides its frame."""
 _COMMAND_WORK = 31 * FRAME_WORK
@@ -117,8 +120,14 @@ class Connection(net.Connection):
         # The scheduled close after an error of a segment (close_slowly).
         self._late: TimerHandle | None = None
         self._unheard = False
+        self.writer_id = b""
+        """The writer that was set up last."""
         # Login sessions of the principals whose tokens were used, by name.
         self._sessions: dict[str, Session] = {}
+
+    def describe(self) -> Description:
+        writer = str(UUID(bytes=self.writer_id)) if len(self.writer_id) == _UUID_BYTES else self.writer_id.hex()
+        return super().describe()._replace(name=writer)
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -414,6 +423,7 @@ class Connection(net.Connection):
             slots.pop()
 
     def _hello(self, slot: net.Slot, hello: wire.Hello) -> None:
+        self.software = f"wire version {hello.high}"
         self.finish(slot, encode(wire.Hello(wire.WIRE_VERSION, wire.OLDEST_COMPATIBLE)))
         if hello.low > wire.WIRE_VERSION or hello.high < wire.OLDEST_COMPATIBLE:
             self.close(f"the client speaks versions {hello.low} to {hello.high}")

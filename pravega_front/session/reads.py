@@ -52,6 +52,8 @@ class Reads:
         segment = await server.segments.here(request.segment)
         if segment is None:
             return self._read_mark(request) if server.segments.is_mark(request.segment) else missing(request)
+        if not segment.loose:
+            connection.client.read(segment.topic, segment.partition)
         if not segment.is_counted:
             with suppress(LogError):  # the read below reports it
                 await self._waits.on(segment.length())
@@ -74,6 +76,7 @@ class Reads:
         if found.data and not segment.loose:
             size = sum(map(len, found.data))
             server.metrics.topic(segment.topic).fetched(1, 0, size)
+            connection.client.read(segment.topic, segment.partition, 0, size)
             if quota.in_force and (bucket := quota.bucket(connection.principal.name, None)) is not None:
                 bucket.take(size)
         return found

@@ -21,6 +21,7 @@ from bridges.catalog.topics.topic import Topic, TopicExists, TopicNotFound
 from bridges.errors import AppendConditionFailed, ImportFenced
 from bridges.http.errors import RequestError
 from bridges.http.memory import memory_of
+from bridges.http.visits import visit
 from spark_pipeline.node.core import Pieces, length_of, rows, text, whole
 from spark_pipeline.node.import_ends import owner_elsewhere, settle
 from spark_pipeline.node.intake import ImportConflict, Intake
@@ -117,6 +118,8 @@ class ImportHandlers:
             if intake.appended:
                 traffic = self._core.node.metrics.topic(log.topic)
                 traffic.appended(intake.appended, intake.offsets, intake.bytes)
+                with visit(self._core.node.clients, self._core.node.metrics.name, request) as client:
+                    client.wrote(log.topic, log.partition, intake.offsets, intake.bytes)
         return await self._core.answer(
             request,
             {

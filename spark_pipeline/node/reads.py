@@ -20,6 +20,7 @@ from bridges.catalog.topics.config import MAX_MESSAGE_BYTES
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 from bridges.http.memory import memory_of
+from bridges.http.visits import visit
 from spark_pipeline.core.frames import MOST_BATCHES, packed
 from spark_pipeline.node.core import text, whole
 
@@ -57,7 +58,10 @@ def register(app: web.Application, core: PipelineCore) -> None:
         batches = (await log.read_batches(offset, size, end))[:MOST_BATCHES]
         memory.give(Kind.READS, held)
         records = sum(batch.end_offset - batch.base_offset for batch in batches)
-        core.node.metrics.topic(topic).fetched(len(batches), records, sum(len(batch.payload) for batch in batches))
+        size = sum(len(batch.payload) for batch in batches)
+        core.node.metrics.topic(topic).fetched(len(batches), records, size)
+        with visit(core.node.clients, core.node.metrics.name, request) as client:
+            client.read(topic, partition, records, size)
         return await core.send(request, packed(batches), "application/octet-stream")
 
     async def groups(request: web.Request) -> web.StreamResponse:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import structlog
 
 from bridges.auth import ANONYMOUS, Operation, Principal, Resource, ResourceKind
 from bridges.auth.tokens import TokenError
+from bridges.clients import Description
 from bridges.net.grpc_server import Code, GrpcRefusal
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.forwarding import Forwarding
@@ -26,9 +27,10 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 if TYPE_CHECKING:
     from anabranch_kit.net.address import Address
     from bridges.catalog.topics.topic import Topic
+    from bridges.clients import Client
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.remote.readable import ReadableLog
-    from bridges.net.grpc_server import GrpcCall
+    from bridges.net.grpc_server import GrpcCall, GrpcStream
     from bridges.node.front import NodeServices
 
 
@@ -37,22 +39,6 @@ AUDIENCE = "ydb"
 TICKET = "x-ydb-auth-ticket"
 """Header with a client's token."""
 _EXPIRY_MS = 60_000
-_MOST_SHOWN = 256
-"""Most characters shown of a client's description of itself."""
-
-
-class Client(NamedTuple):
-    """A stream's client as shown to operators. ``application`` and ``software`` are the client's own claims and may be
-    empty."""
-
-    host: str
-    """Remote address of the connection."""
-    application: str
-    """Name of the application."""
-    software: str
-    """Name and version of its SDK, else of its gRPC library."""
-    user: str
-    """Name of the authenticated user; empty for an anonymous client."""
 
 
 class YdbService:
@@ -201,12 +187,23 @@ class YdbService:
                 raise GrpcRefusal(Code.UNAUTHENTICATED, str(error)) from None
         return ANONYMOUS
 
-    def client_of(self, call: GrpcCall, principal: Principal) -> Client:
-        """Describe a call's client for operators."""
-        software = call.header("x-ydb-sdk-build-info") or call.header("user-agent")
-        user = "" if principal.is_anonymous else principal.name
-        application = call.header("x-ydb-application-name")
-        return Client(call.host, application[:_MOST_SHOWN], software[:_MOST_SHOWN], user)
+    def enter(self, stream: GrpcStream, describe: Callable[[], Description], end: Callable[[YdbError], None]) -> Client:
+        """Add a stream's client to those of the node; ``end`` ends the stream."""
+        return self.node.clients.enter(
+            self.node.metrics.name,
+            stream.listener,
+            stream.address,
+            describe,
+            lambda reason: end(YdbError(Status.UNAVAILABLE, reason)),
+        )
+
+
+def describe_client(call: GrpcCall, name: str, principal: Principal) -> Description:
+    """Describe a stream's client for operators: by ``name``, or by that of its application, and by its SDK, or its
+    gRPC library."""
+    software = call.header("x-ydb-sdk-build-info") or call.header("user-agent")
+    user = "" if principal.is_anonymous else principal.name
+    return Description(name or call.header("x-ydb-application-name"), software, user)
 
 
 def _not_served(topic: Topic, partition: int) -> YdbError:

@@ -65,6 +65,10 @@ class ForwardedStream(GrpcStream):
     def peer(self) -> str:
         return self.host
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, 0
+
     async def read(self) -> bytes | None:
         if self._unread is not None:
             unread, self._unread = self._unread, None

@@ -1,4 +1,4 @@
-"""``anabranch topic``: list, create, describe, groups, history, record, alter, delete, skip."""
+"""``anabranch topic``: list, create, describe, clients, groups, history, record, alter, delete, skip."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from bridges.commands.common import (
     topic_path,
     yes_option,
 )
+from bridges.commands.topics.connection import clients
 
 
 class _Topics(click.Group):
@@ -38,7 +39,10 @@ class _Topics(click.Group):
 
 @click.group("topic", cls=_Topics)
 def command() -> None:
-    """List, create, describe, alter and delete topics; skip batches that cannot be read."""
+    """List, create, describe, alter and delete topics; show their clients; skip batches that cannot be read."""
+
+
+command.add_command(clients)
 
 
 @command.command("list")

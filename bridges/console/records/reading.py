@@ -19,6 +19,7 @@ from bridges.errors import LogUnavailable, OffsetOutOfRange
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory
+    from bridges.clients import Client
     from bridges.log.remote.readable import ReadableLog
     from bridges.metrics import TopicTraffic
 
@@ -49,6 +50,7 @@ class Answer(Struct):
     response: Sink
     memory: RequestMemory
     traffic: TopicTraffic
+    client: Client
     search: Search | None
     left: int = -1
 
@@ -215,6 +217,7 @@ class Reader:
             wanted.at = max(start, reached)
             answer.left -= wanted.records if answer.left > 0 else 0
             answer.traffic.fetched(len(batches), wanted.records, size)
+            answer.client.read(log.topic, log.partition, wanted.records, size)
         except OffsetOutOfRange:
             if start >= log.log_start_offset:
                 raise

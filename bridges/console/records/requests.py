@@ -31,10 +31,12 @@ from bridges.formats.kafka import BatchBuilder
 from bridges.http.errors import BadLine, RequestError, error_body, error_response, status_of
 from bridges.http.memory import memory_of
 from bridges.http.site import BodyStalled
+from bridges.http.visits import visit
 from bridges.log.partition.partition_log import Appended, Batch
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory
+    from bridges.clients import Client
     from bridges.formats.records import Record
     from bridges.log.remote.readable import ReadableLog
 
@@ -119,8 +121,12 @@ class RecordHandlers(Handlers):
 
         An invalid line ends the request with 400, its line number, and the number of records stored.
         """
+        with visit(self._node.clients, FRONT, request) as client:
+            return await self._produce(request, client)
+
+    async def _produce(self, request: web.Request, client: Client) -> web.Response:
         memory = memory_of(request)
-        writer = _Writer(self._node, self._topic(request), memory)
+        writer = _Writer(self._node, self._topic(request), memory, client)
         lines = _Lines(request, self._node.http_line_bytes, memory)
         number, turns = 0, Turns()
         try:
@@ -162,6 +168,10 @@ class RecordHandlers(Handlers):
         With ``order``, partitions are merged by time: at least ``limit`` records are sent, and with ``key`` those of
         the key's own partition first. Lines with ``looked`` alone tell the progress.
         """
+        with visit(self._node.clients, FRONT, request) as client:
+            return await self._read(request, query, client)
+
+    async def _read(self, request: web.Request, query: RecordsQuery, client: Client) -> web.StreamResponse:
         topic, limit = self._topic(request), query.limit
         order = _order(query)
         at = _places(query.at)
@@ -182,10 +192,12 @@ class RecordHandlers(Handlers):
             sink = await ParquetSink.open(response, memory)
             response.headers["Content-Type"] = CONTENT
         await response.prepare(request)
-        answer = Answer(sink, memory, traffic, search, -1 if limit is None or order is not None else limit)
+        answer = Answer(sink, memory, traffic, client, search, -1 if limit is None or order is not None else limit)
         task = asyncio.current_task()
         assert task is not None
         self._followers.add(task)
+        for log in positions:
+            client.read(topic.name, log.partition)
         try:
             if order is not None:
                 await self._read_in_order(answer, topic, positions, ends, order, query)
@@ -268,7 +280,7 @@ class _Writer:
     released them, even if the request has ended.
     """
 
-    def __init__(self, node: Host, topic: Topic, memory: RequestMemory) -> None:
+    def __init__(self, node: Host, topic: Topic, memory: RequestMemory, client: Client) -> None:
         self.stored = 0
         self.offsets: dict[str, dict[str, int]] = {}
         self._memory = memory
@@ -280,6 +292,7 @@ class _Writer:
         self._pending: dict[int, _Pending] = {}
         self._futures: list[asyncio.Future[None]] = []
         self._traffic = node.metrics.front(FRONT).topic(topic.name)
+        self._client = client
         self._next = 0
         self._max_bytes = node.logs.admission.rules(topic.name).max_message_bytes
 
@@ -349,6 +362,7 @@ class _Writer:
     def _account(self, partition: int, base_offset: int, count: int, size: int) -> None:
         self.stored += count
         self._traffic.appended(1, count, size)
+        self._client.wrote(self._topic.name, partition, count, size)
         span = self.offsets.setdefault(str(partition), {"first": base_offset, "next": base_offset, "records": 0})
         span["next"] = base_offset + count
         span["records"] += count

@@ -17,6 +17,8 @@ from msgspec import to_builtins
 from anabranch_kit.net.address import Address
 from bridges.catalog.topics.config import node_config_of
 from bridges.catalog.topics.topic import Change, ChangeKind
+from bridges.clients import Clients
+from bridges.console.clients.everywhere import ClientsEverywhere
 from bridges.console.door import ConsoleDoor
 from bridges.console.groups.states import GroupStates
 from bridges.console.history.sampling import Recorder
@@ -77,6 +79,7 @@ def _show(
     settings, metrics, progress, cluster = plan.settings, plan.metrics, metadata.progress, place.cluster
     states = GroupStates(progress, plan.group_directories, cluster, place.peers)
     most = settings.limits.history_bytes
+    clients = Clients(ground.budget)
     return Host(
         life=plan.life,
         describe=partial(_describe, plan, metadata.catalog.cluster_id, ground.restored),
@@ -106,6 +109,8 @@ def _show(
         transaction_directories=plan.transaction_directories,
         group_states=states,
         topic_sizes=TopicSizes(metadata.catalog, log.logs, cluster, place.peers),
+        clients=clients,
+        clients_everywhere=ClientsEverywhere(clients, cluster, place.peers),
         recorder=Recorder(metrics, plan.stalls, log.logs, progress, states, ground.budget, most),
         watch=Watch(),
         peers=place.peers,
@@ -250,6 +255,7 @@ def make_services(below: Floors, kind: type[Front]) -> NodeServices:
         client_quotas=metadata.client_quotas,
         quotas=metadata.quotas,
         metrics=plan.metrics.front(kind.name),
+        clients=below.host.clients,
         barrier=plan.metrics.barrier,
         every=plan.chores.every,
         rounds=plan.chores.rounds,

@@ -19,7 +19,7 @@ from kafka_front.service.fetch.sessions import FetchedPartition
 from kafka_front.service.leader_hints import LeaderHints
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
-from kafka_front.wire.messages import FetchResponse
+from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
@@ -117,6 +117,15 @@ class Partitions:
         if slot.log is None:
             slot.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             slot.unknown = True
+        else:
+            ctx.connection.client.read(name, asked.partition)
+
+    def let_go(self, ctx: Context, request: FetchRequest) -> None:
+        """Note that the client reads the partitions no more that a session has to forget."""
+        for topic in request.forgotten_topics_data:
+            found = self._by_id.get(topic.topic_id)
+            for partition in topic.partitions:
+                ctx.connection.client.let_go(topic.topic if found is None else found.name, partition)
 
     def position_error(self, asked: FetchedPartition, log: PartitionLog) -> ErrorCode | None:
         """Return the error of reading ``log`` at the asked position and epoch, or None (rules 18 and 44)."""

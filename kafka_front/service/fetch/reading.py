@@ -326,7 +326,7 @@ class Reading(ABC):
         parts: list[Any] = [Stretch(log, place.start, place.end, place.size, self._owner.checked)]
         slot.data.records = parts
         self._room -= place.size
-        self._owner.metrics.topic(log.topic).fetched(place.batches, place.end - place.start, place.size)
+        self._count(log, place.batches, place.end - place.start, place.size)
         self._served.append(slot.key)
         return True
 
@@ -375,8 +375,12 @@ class Reading(ABC):
         slot.data.records = parts
         self._room -= size
         slot.end = end
-        self._owner.metrics.topic(log.topic).fetched(len(batches), slot.end - batches[0].base_offset, size)
+        self._count(log, len(batches), slot.end - batches[0].base_offset, size)
         self._served.append(slot.key)
+
+    def _count(self, log: PartitionLog, batches: int, records: int, size: int) -> None:
+        self._owner.metrics.topic(log.topic).fetched(batches, records, size)
+        self._ctx.connection.client.read(log.topic, log.partition, records, size)
 
     def _read_on(self) -> None:
         """Start reading ahead. A client that went on where its last answer ended is expected to do so again."""

@@ -47,6 +47,8 @@ class Fetch:
             session, partitions = self._sessions.resolve(request, uses_ids, self._loop.time())
         except SessionError as error:
             return FetchResponse(error_code=error.code)
+        if forgotten:
+            self.partitions.let_go(ctx, request)
         places = _places(session)
         if places is not None:
             reader = _reader(ctx, request)

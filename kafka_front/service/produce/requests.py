@@ -139,7 +139,9 @@ class _Append(Struct, eq=False):
         operation = self.operation
         try:
             if error is None:
-                self.traffic.appended(1, self.batch.count, len(self.batch.payload))
+                count, size = self.batch.count, len(self.batch.payload)
+                self.traffic.appended(1, count, size)
+                operation.ctx.connection.client.wrote(self.topic, self.response.index, count, size)
             else:
                 operation.owner.refusals.note(self.topic, self.response.index, self.batch.producer, error)
             if not operation.expired:

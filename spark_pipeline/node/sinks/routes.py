@@ -28,6 +28,7 @@ from bridges.http.access import principal_of
 from bridges.http.bodies import object_of
 from bridges.http.errors import RequestError
 from bridges.http.memory import memory_of
+from bridges.http.visits import visit
 from bridges.log.partition.partition_log import Batch
 from spark_pipeline.node.core import rows, text, whole
 from spark_pipeline.node.sinks.attempts import BatchName, Key
@@ -133,6 +134,9 @@ class WriteHandlers:
         task = self._appending.spawn(self._append(attempt, batches))
         task.add_done_callback(lambda _: memory.release())
         appended = await asyncio.shield(task)
+        with visit(core.node.clients, core.node.metrics.name, request, query or "") as client:
+            for to, batch in batches:
+                client.wrote(to.topic, to.partition, batch.count, len(batch.payload))
         return await core.answer(request, {"offsets": [(at.base, at.end) for at in appended]})
 
     async def _append(self, attempt: Attempt, batches: list[tuple[PartitionLog, Batch]]) -> list[Appended]:

@@ -283,6 +283,7 @@ def appender(made: ModuleType, segment: Segment) -> tuple[Any, list[wire.Command
         None,
         None,
         None,
+        None,
         send=sent.append,
         begun=lambda append: None,
         over=lambda append: None,

@@ -109,6 +109,7 @@ class ReadPartitions:
         self._remember(READING_BYTES)
         self._readings[reading.session_id] = self._by_place[topic, partition] = reading
         self._to_open[reading] = None
+        self._session.client.read(topic, partition)
         self._opening.want()
 
     def let_go(self, topic: str, partition: int) -> None:
@@ -271,6 +272,7 @@ class ReadPartitions:
     def _forget(self, reading: PartitionReading) -> None:
         """Remove a partition session. The partition is released as soon as its committed position is stored."""
         del self._readings[reading.session_id]
+        self._session.client.let_go(reading.topic, reading.partition)
         self._readers.note_answer(reading)
         self._remember(-READING_BYTES)
         self.commits.forget(reading)
@@ -284,7 +286,8 @@ class ReadPartitions:
         self._by_place.pop((reading.topic, reading.partition), None)
         self._readers.released(self._session, reading.topic, reading.partition)
 
-    def _measure(self, reading: PartitionReading, sent: ResponseBuilder) -> None:
+    def _measure(self, reading: PartitionReading, sent: ResponseBuilder, messages: int) -> None:
+        self._session.client.read(reading.topic, reading.partition, messages, sent.size)
         if self.consumer:
             topic, last = self.topics[reading.topic], reading.place.offset - 1
             measures = self._service.measures

@@ -47,7 +47,8 @@ _STEP_MESSAGES = 500
 
 class ReadPump:
     """Encodes the ``ReadResponse`` messages of one stream. ``wake`` is called when there may be one to encode,
-    ``measure`` before one is sent, ``ended`` when all of an ended partition was sent."""
+    ``measure`` before one is sent, with the number of its messages, and ``ended`` when all of an ended partition was
+    sent."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class ReadPump:
         log_of: Callable[[PartitionReading], ReadableLog],
         ended: Callable[[PartitionReading], None],
         wake: Callable[[], None],
-        measure: Callable[[PartitionReading, ResponseBuilder], None],
+        measure: Callable[[PartitionReading, ResponseBuilder, int], None],
     ) -> None:
         self._node = node
         self._log_of = log_of
@@ -205,13 +206,14 @@ class ReadPump:
             self._hungry.append(reading)
         if not builder.size:
             return None
-        self._node.metrics.topic(reading.topic).fetched(builder.batches, reading.sent - sent, builder.size)
+        messages = reading.sent - sent
+        self._node.metrics.topic(reading.topic).fetched(builder.batches, messages, builder.size)
         raw, credit = await worked_off(builder.finish())
         if not reading.may_send:
             return None  # the client was asked meanwhile to let go of the partition: it gets nothing more
         self.credit -= credit
         reading.last_read_ms = clock.now_ms()
-        self._measure(reading, builder)
+        self._measure(reading, builder, messages)
         return raw
 
     async def _add(

@@ -19,7 +19,8 @@ from ydb_topic_front.service.read.coordination import Coordination
 
 if TYPE_CHECKING:
     from bridges.catalog.topics.lineage import PartitionInfo
-    from ydb_topic_front.service.core import Client, YdbService
+    from bridges.clients import Client
+    from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.read.coordination import Coordination
     from ydb_topic_front.session.partition_reading import PartitionReading
     from ydb_topic_front.wire.statuses import YdbError
@@ -376,13 +377,13 @@ class Readers:
 
 
 def _member(session: ReadSession) -> GroupMemberView:
-    client = session.client
+    described = session.client.describe().cut()
     return GroupMemberView(
         session.session_id,
         None,
-        session.reader_name or client.application or client.software,
-        client.host,
+        described.name or described.software,
+        session.client.host,
         tuple((reading.topic, reading.partition) for reading in session.readings),
-        client.software,
-        client.user,
+        described.software,
+        described.user,
     )

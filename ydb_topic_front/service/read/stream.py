@@ -26,7 +26,7 @@ from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from bridges.net.quotas import Throttle
 from ydb_topic_front.failures import translate_error
-from ydb_topic_front.service.core import TICKET
+from ydb_topic_front.service.core import TICKET, describe_client
 from ydb_topic_front.service.identity import Identity
 from ydb_topic_front.service.read.answers import ReadAnswers
 from ydb_topic_front.service.read.chore import Work
@@ -37,8 +37,9 @@ from ydb_topic_front.wire.statuses import Status, YdbError, bad_request, unknown
 
 if TYPE_CHECKING:
     from bridges.catalog.topics.topic import Topic
+    from bridges.clients import Client, Description
     from bridges.net.grpc_server import GrpcStream
-    from ydb_topic_front.service.core import Client, YdbService
+    from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.read.readers import Readers
     from ydb_topic_front.session.partition_reading import PartitionReading
 
@@ -86,6 +87,10 @@ class ReadStream:
         self._its_turn = False
         self._over = False
         self._writing_since = 0.0
+        self.client: Client = service.enter(stream, self._describe, self.end)
+
+    def _describe(self) -> Description:
+        return describe_client(self._stream, self.reader_name, self._identity.principal)
 
     # --- calls from other parts -------------------------------------------------------------------------------------
 
@@ -96,10 +101,6 @@ class ReadStream:
     @property
     def reader_name(self) -> str:
         return self._partitions.init.reader_name
-
-    @property
-    def client(self) -> Client:
-        return self._service.client_of(self._stream, self._identity.principal)
 
     @property
     def readings(self) -> Iterable[PartitionReading]:
@@ -181,6 +182,7 @@ class ReadStream:
             raise GrpcRefusal(Code.UNAVAILABLE, "nothing was taken of what was sent, and memory is short") from None
         finally:
             self._throttle.end()
+            self._service.node.clients.leave(self.client)
             self._readers.leave(self)
             self._partitions.close()
             self._over = True

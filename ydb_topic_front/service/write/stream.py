@@ -22,7 +22,7 @@ from bridges.auth import NODE, Operation, Resource, ResourceKind
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from ydb_topic_front.failures import translate_error
-from ydb_topic_front.service.core import TICKET
+from ydb_topic_front.service.core import TICKET, describe_client
 from ydb_topic_front.service.identity import Identity
 from ydb_topic_front.service.transactions.transaction import StagedWrite
 from ydb_topic_front.service.write.appends import WriteAppends
@@ -39,6 +39,7 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topics.topic import Topic
+    from bridges.clients import Description
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.metrics import TopicTraffic
     from bridges.net.grpc_server import GrpcStream
@@ -88,6 +89,10 @@ class WriteStream:
         self._bound_at = 0.0
         # Code and text instead of the exception, whose traceback would keep its frames and this stream in memory.
         self._refusal: tuple[Code, str] | None = None
+        self.client = service.enter(stream, self._describe, self.end)
+
+    def _describe(self) -> Description:
+        return describe_client(self._stream, self._producer.decode(errors="replace"), self._identity.principal)
 
     # --- calls from other parts -------------------------------------------------------------------------------------
 
@@ -126,6 +131,7 @@ class WriteStream:
                 if not item.undecided:
                     self._account.give(Kind.REQUESTS, item.cost)
             self._appends.close()
+            self._service.node.clients.leave(self.client)
             self._identity.close()
 
     def _leave(self) -> None:
@@ -228,6 +234,7 @@ class WriteStream:
         self._meta = init.encoded_meta(self._stream.host)
         batches = Batches(init.producer, self._meta)
         self._appends.begin(log, batches, partial(self._written, topic, log.partition, traffic))
+        self.client.wrote(topic.name, log.partition, 0, 0)
         await log.ready()
         generation = self._service.generation(topic.name, log.partition)
         if init.generation is not None and init.generation != generation:
@@ -297,6 +304,7 @@ class WriteStream:
             rest = list(part.seq_nos), part.max_created_ms, bytes(part.messages)
             write = StagedWrite(*head, self._producer, self._meta, found.codec, *rest)
             request.staged_part(index, await self._writing.staging.stage(write, self._stream))
+            self.client.wrote(self._topic.name, self._log.partition, len(write.seq_nos), len(write.messages))
         self._moved.set()
 
     def _take_other(self, message: Any) -> None:
@@ -342,6 +350,7 @@ class WriteStream:
     ) -> None:
         """Count a batch that is durable (see :meth:`WriteAppends.begin`)."""
         traffic.appended(1, messages, size)
+        self.client.wrote(topic.name, partition, messages, size)
         if created_ms >= 0:
             self._service.measures.written(topic, partition, created_ms)
 

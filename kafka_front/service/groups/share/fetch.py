@@ -274,6 +274,7 @@ class _Reading:
                 self._refuse(place, *failure_of(ApiKey.SHARE_FETCH, failure))
             else:
                 self._lives[place] = live
+                self._ctx.connection.client.read(live.log.topic, live.log.partition)
                 live.waiters.add(self._stir)
                 live.log.add_waiter(self)
 
@@ -415,6 +416,7 @@ class _Reading:
         records = sum(one.last - one.first + 1 for one in got)
         self._records_left -= records
         self._owner._metrics.topic(log.topic).fetched(len(parts), records, size)
+        self._ctx.connection.client.read(log.topic, log.partition, records, size)
         self._datas[place] = _Data(
             partition_index=place[1],
             records=parts or _NO_RECORDS,

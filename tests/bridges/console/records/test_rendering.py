@@ -10,6 +10,7 @@ import pytest
 
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.memory.request_memory import RequestMemory
+from bridges.clients import Clients, Description
 from bridges.console.records import reading
 from bridges.console.records.rendering import Wanted, rendered
 from bridges.formats import FormatId
@@ -87,8 +88,10 @@ async def test_a_client_that_takes_nothing_is_no_failure_of_ours(monkeypatch: py
 
     monkeypatch.setattr(reading, "_STALLED_S", 0.01)
     response: Any = Response()
-    memory = RequestMemory(MemoryBudget(1000, asyncio.get_running_loop().call_soon))
-    answer = reading.Answer(response, memory, TopicTraffic(), None)
+    budget = MemoryBudget(1000, asyncio.get_running_loop().call_soon)
+    memory = RequestMemory(budget)
+    client = Clients(budget).enter("http", "http", ("", 0), Description, lambda reason: None)
+    answer = reading.Answer(response, memory, TopicTraffic(), client, None)
     reader = reading.Reader(LIMIT)
     with pytest.raises(ConnectionError):
         await reader._send(answer, lines(), Wanted(0, 0, 5, -1), 5)

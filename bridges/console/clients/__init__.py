@@ -1,0 +1,1 @@
+"""Clients over HTTP: connections, and who writes to and reads from a topic."""

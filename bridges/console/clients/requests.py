@@ -1,0 +1,158 @@
+"""Handlers of connections and of a topic's clients."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import structlog
+from aiohttp import web
+from msgspec import Meta
+from msgspec.structs import replace
+
+from bridges.auth import Operation
+from bridges.console import paging
+from bridges.console.clients.everywhere import Choice, ClientView, FlowView, busiest
+from bridges.console.handlers import Handlers, route
+from bridges.console.paging import ListQuery
+from bridges.http.access import principal_of
+from bridges.http.errors import RequestError
+
+_log = structlog.get_logger("anabranch.console")
+
+_ENDED = "an operator has ended the connection"
+
+
+class ClientsQuery(ListQuery, frozen=True, kw_only=True):
+    """The query of a list of clients. ``search`` looks into name, software, user, address and protocol."""
+
+    user: str = ""
+    protocol: Annotated[str, Meta(description="kafka, pravega, ydb, http, pipeline, or another front's name")] = ""
+    address: Annotated[str, Meta(description="A part of the client's address and port.")] = ""
+
+
+class ConnectionsQuery(ClientsQuery, frozen=True, kw_only=True):
+    """The query of a list of connections."""
+
+    topic: Annotated[str, Meta(description="Only those that write to this topic or read it.")] = ""
+
+
+class ClientHandlers(Handlers):
+    """Handlers of ``/api/connections``, and of the clients of a topic."""
+
+    @route(
+        "GET /api/topics/{topic}/clients",
+        "Who writes to a topic and who reads it",
+        Operation.DESCRIBE,
+        query=ClientsQuery,
+    )
+    async def of_topic(self, request: web.Request, query: ClientsQuery) -> web.StreamResponse:
+        """List the clients of all nodes that write to a topic or read it, or did in the last ten minutes.
+
+        All, or a page of them (:mod:`bridges.console.paging`), the busiest first. A client that writes and reads has
+        two rows. ``more``: clients that are not in the list for lack of room.
+        """
+        topic = self._node.catalog.topic(request.match_info["topic"]).name
+        choice = Choice(topic, query.user, query.protocol, query.address, query.search.lower(), left=True)
+        found = await self._node.clients_everywhere.find(choice)
+        rows = [(one, flow) for one in busiest(found.clients) for flow in one.flows]
+        return await paging.listed(
+            request,
+            replace(query.page, search=""),  # each node has searched its own
+            "clients",
+            rows,
+            lambda one: "",
+            lambda one: _describe(one[0]) | _flow(one[1]),
+            head=found.as_json(),
+            as_they_are=True,
+        )
+
+    @route("GET /api/connections", "Open connections at all nodes", Operation.DESCRIBE, query=ConnectionsQuery)
+    async def list(self, request: web.Request, query: ConnectionsQuery) -> web.StreamResponse:
+        """List the open connections and streams of all nodes, or a page of them, the busiest first.
+
+        Each has the topics that it writes to and reads, of those that the asking client may describe: at most 20 that
+        were used last.
+        """
+        if query.topic:
+            self._access.require_topic(request, Operation.DESCRIBE, query.topic)
+        choice = Choice(query.topic, query.user, query.protocol, query.address, query.search.lower())
+        found = await self._node.clients_everywhere.find(choice)
+        allowed: dict[str, bool] = {}
+
+        def may_see(topic: str) -> bool:
+            if topic not in allowed:
+                allowed[topic] = self._access.topic(request, Operation.DESCRIBE, topic)
+            return allowed[topic]
+
+        def row(one: ClientView) -> dict[str, object]:
+            shown = [flow for flow in one.flows if may_see(flow.topic)]
+            return _describe(one) | {
+                "bytes_in_per_s": round(one.bytes_in_per_s, 1),
+                "bytes_out_per_s": round(one.bytes_out_per_s, 1),
+                "last_ms": max((flow.last_ms for flow in one.flows), default=None),
+                "topics": one.topics,
+                "writes": [flow.topic for flow in shown if flow.writes],
+                "reads": [flow.topic for flow in shown if not flow.writes],
+            }
+
+        return await paging.listed(
+            request,
+            replace(query.page, search=""),  # each node has searched its own
+            "connections",
+            busiest(found.clients),
+            lambda one: "",
+            row,
+            head=found.as_json(),
+            as_they_are=True,
+        )
+
+    @route("DELETE /api/connections/{connection}", "End a connection", Operation.ALTER)
+    async def end(self, request: web.Request) -> web.Response:
+        """End one connection or stream, once: its client may connect again at once, and usually does.
+
+        To keep a client out, take away its user's rights or password.
+        """
+        name = request.match_info["connection"]
+        node, dash, number = name.partition("-")
+        view = None
+        if dash and node.isdecimal() and number.isdecimal():
+            user = principal_of(request)
+            view = await self._node.clients_everywhere.end(int(node), int(number), f"{_ENDED} ({user})")
+        if view is None:
+            raise RequestError(f"there is no connection {name!r}: it may have ended by itself", 404)
+        _log.warning(
+            "a connection was ended by an operator",
+            connection=name,
+            protocol=view.front,
+            client=view.name,
+            peer=view.address,
+            user=str(principal_of(request)),
+        )
+        return web.json_response({"ended": name})
+
+
+def _describe(one: ClientView) -> dict[str, object]:
+    return {
+        "id": None if one.number is None else f"{one.node_id}-{one.number}",
+        "node": one.node_id,
+        "protocol": one.front,
+        "listener": one.listener,
+        "client": one.name,
+        "software": one.software,
+        "user": one.user,
+        "address": one.address,
+        "since_ms": one.since_ms,
+    }
+
+
+def _flow(flow: FlowView) -> dict[str, object]:
+    return {
+        "direction": "writes" if flow.writes else "reads",
+        "partitions": flow.partitions,
+        "partition_count": flow.partition_count,
+        "records": flow.records,
+        "bytes": flow.bytes,
+        "records_per_s": flow.records_per_s,
+        "bytes_per_s": flow.bytes_per_s,
+        "last_ms": flow.last_ms,
+    }
