@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bridges import front_kit
+from bridges.console.clients.everywhere import Choice
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS
 from bridges.formats.codecs.compression import DEFAULT_LIMIT
@@ -180,6 +181,14 @@ async def test_the_front_of_fifty_lines_reads_and_writes_every_partition_at_ever
                 writer.write(b"PUT t %d from node %d\n" % (partition, number))
                 assert await reader.readline() == b"OK %d\n" % number
                 assert await other_reader.readline() == b"OK from node %d\n" % number
+        for kit in kits:
+            found = await kit.node.floors.host.clients_everywhere.find(Choice("t"))
+            assert not found.unanswered
+            shown = [(one.node_id, flow.writes, flow.records) for one in found.clients for flow in one.flows]
+            assert sorted(shown) == [(node, way, 4) for node in (0, 1) for way in (False, True)]
+            assert {(one.front, one.address) for one in found.clients} == {
+                ("note", "{}:{}".format(*writer.get_extra_info("sockname"))) for _, writer in clients
+            }
         reader, writer = clients[0]
         writer.write(b"PUT t 4 nowhere\n")
         assert await reader.readline() == b"ERR there is no such partition\n"

@@ -15,6 +15,7 @@ from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS, Everybody
 from bridges.auth.quotas import QuotaRules
+from bridges.clients import Clients, Description
 from bridges.cluster.alone import Alone
 from bridges.formats import FormatId, Translator
 from bridges.formats.codecs.compression import Compression
@@ -101,6 +102,7 @@ class Lab:
         account = self.budget.account(lambda: None)
         return SimpleNamespace(
             principal=ANONYMOUS,
+            client=Clients(self.budget).enter("kafka", "kafka", ("", 0), Description, lambda reason: None),
             on_close=on_close,
             forget_on_close=lambda _: None,
             account=account,

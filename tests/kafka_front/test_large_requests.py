@@ -13,6 +13,7 @@ import pytest
 
 from bridges.auth import ANONYMOUS
 from bridges.catalog.progress import Committed
+from bridges.clients import Description
 from bridges.node.assembly import Node
 from kafka_front.dispatch import Registry
 from kafka_front.front import KafkaFront
@@ -43,8 +44,13 @@ class Lab:
 
     async def call(self, version: int, request: Any) -> Any:
         """The handler's answer to a request; counts the turns that others had meanwhile."""
+        clients = self.node.floors.host.clients
         connection = SimpleNamespace(
-            advertised=("localhost", 1), peer=("localhost", 2), attributes={}, principal=ANONYMOUS
+            advertised=("localhost", 1),
+            peer=("localhost", 2),
+            attributes={},
+            principal=ANONYMOUS,
+            client=clients.enter("kafka", "kafka", ("localhost", 2), Description, lambda reason: None),
         )
         ctx = SimpleNamespace(
             key=request.API_KEY,

@@ -246,16 +246,17 @@ class LineFront(RequestFront):
         return (await self.node.catalog.create_topic(canonical, int(partitions), settings)).names[self.name]
 
     async def _put(self, client: RequestConnection, topic: str, partition: str, *words: str) -> int:
-        return await self._append(await self._log(client, Operation.WRITE, topic, partition), words)
+        return await self._append(client, await self._log(client, Operation.WRITE, topic, partition), words)
 
     async def _once(
         self, client: RequestConnection, writer: str, number: str, topic: str, partition: str, *words: str
     ) -> int:
-        return await self._append(
-            await self._log(client, Operation.WRITE, topic, partition), words, writer, int(number)
-        )
+        log = await self._log(client, Operation.WRITE, topic, partition)
+        return await self._append(client, log, words, writer, int(number))
 
-    async def _append(self, log: Partition, words: Sequence[str], writer: str = "", number: int = -1) -> int:
+    async def _append(
+        self, client: RequestConnection, log: Partition, words: Sequence[str], writer: str = "", number: int = -1
+    ) -> int:
         now = time.time_ns() // 1_000_000
         if words and words[0].startswith("@"):
             now, words = int(words[0][1:]), words[1:]
@@ -268,6 +269,7 @@ class LineFront(RequestFront):
         stamp = LineStamp(writer.encode(), number, len(words)) if writer else None
         payload = payload_of(now, words, writer.encode(), number)
         stored: Appended = await awaited(lambda done: log.append(Batch(payload, len(words), LINES, now, stamp), done))
+        client.client.wrote(log.topic, log.partition, len(words), len(payload))
         return stored.base
 
     async def _get(self, client: RequestConnection, topic: str, partition: str, offset: str) -> str:
@@ -286,6 +288,7 @@ class LineFront(RequestFront):
                     break
         finally:
             client.account.give(Kind.READS, 4 * most)
+        client.client.read(log.topic, log.partition, len(found), sum(map(len, found)))
         return " ".join((str(end), *found))
 
     async def _mark(self, client: RequestConnection, name: str, topic: str, partition: str, offset: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import structlog
 from aiohttp import web
@@ -30,6 +30,12 @@ class ClientsQuery(ListQuery, frozen=True, kw_only=True):
     address: Annotated[str, Meta(description="A part of the client's address and port.")] = ""
 
 
+class TopicClientsQuery(ClientsQuery, frozen=True, kw_only=True):
+    """The query of a topic's clients."""
+
+    direction: Literal["writes", "reads", ""] = ""
+
+
 class ConnectionsQuery(ClientsQuery, frozen=True, kw_only=True):
     """The query of a list of connections."""
 
@@ -43,9 +49,9 @@ class ClientHandlers(Handlers):
         "GET /api/topics/{topic}/clients",
         "Who writes to a topic and who reads it",
         Operation.DESCRIBE,
-        query=ClientsQuery,
+        query=TopicClientsQuery,
     )
-    async def of_topic(self, request: web.Request, query: ClientsQuery) -> web.StreamResponse:
+    async def of_topic(self, request: web.Request, query: TopicClientsQuery) -> web.StreamResponse:
         """List the clients of all nodes that write to a topic or read it, or did in the last ten minutes.
 
         All, or a page of them (:mod:`bridges.console.paging`), the busiest first. A client that writes and reads has
@@ -54,7 +60,8 @@ class ClientHandlers(Handlers):
         topic = self._node.catalog.topic(request.match_info["topic"]).name
         choice = Choice(topic, query.user, query.protocol, query.address, query.search.lower(), left=True)
         found = await self._node.clients_everywhere.find(choice)
-        rows = [(one, flow) for one in busiest(found.clients) for flow in one.flows]
+        wanted = {"writes": (True,), "reads": (False,), "": (True, False)}[query.direction]
+        rows = [(one, flow) for one in busiest(found.clients) for flow in one.flows if flow.writes in wanted]
         return await paging.listed(
             request,
             replace(query.page, search=""),  # each node has searched its own

@@ -9,11 +9,12 @@ import { topic } from "./topic.js";
 import { groups } from "./groups.js";
 import { group } from "./group.js";
 import { transactions, jobs, nodes } from "./running.js";
+import { connections } from "./clients.js";
 import { access } from "./access.js";
 
 const PERIOD_MS = 3000;
-const SCREENS = { "": overview, topics, topic, groups, group, transactions, jobs, access, nodes };
-const NAV = [["", "Overview", "o"], ["topics", "Topics", "t"], ["groups", "Groups", "g"], ["transactions", "Transactions", "x"],
+const SCREENS = { "": overview, topics, topic, groups, group, connections, transactions, jobs, access, nodes };
+const NAV = [["", "Overview", "o"], ["topics", "Topics", "t"], ["groups", "Groups", "g"], ["connections", "Connections", "c"], ["transactions", "Transactions", "x"],
   ["jobs", "Jobs", "j"], ["access", "Access", "a"], ["nodes", "Nodes", "n"]];
 const ABOVE = { topic: "topics", group: "groups" };
 

@@ -2,13 +2,14 @@
 
 import { get, part, query as asked, send } from "./api.js";
 import { Chart, colourAt, lineage } from "./charts.js";
+import { topicClients } from "./clients.js";
 import { bytes, card, closing, confirmed, count, dialog, duration, fact, failed, faint, field, fill, front, h, note, nothing, pager, state as stateOf, table, tag, when, whole, zoneName } from "./dom.js";
 import { groupLink, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
 import { records } from "./records.js";
 import { listState, pairs, users } from "./topics.js";
 
-const TABS = [["", "Flow"], ["partitions", "Partitions"], ["records", "Records"], ["groups", "Groups"], ["config", "Configuration"]];
+const TABS = [["", "Flow"], ["clients", "Writers and readers"], ["partitions", "Partitions"], ["records", "Records"], ["groups", "Groups"], ["config", "Configuration"]];
 
 export function topic(screen) {
   const [name, tab = ""] = screen.parts;
@@ -16,7 +17,7 @@ export function topic(screen) {
   const tabs = h("nav", { class: "tabs", "aria-label": "Parts of the topic" }, TABS.map(([key, title]) => h("a", { href: `#/topic/${part(name)}${key && "/" + key}`, "aria-current": key === tab ? "page" : null }, title)));
   const inner = h("div", {});
   screen.element.append(h("h1", {}, name), tabs, inner);
-  const make = { "": flow, partitions, records, groups, config }[tab] || flow;
+  const make = { "": flow, clients: topicClients, partitions, records, groups, config }[tab] || flow;
   return make({ ...screen, element: inner, name, path });
 }
 

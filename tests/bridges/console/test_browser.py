@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -15,6 +16,7 @@ from bridges.auth import Resource, ResourceKind
 from bridges.catalog.progress import Committed
 from bridges.catalog.topics.lineage import KeyRange
 from bridges.catalog.views.groups import GroupMemberView
+from bridges.clients import Client, Description
 from bridges.node.assembly import Node
 from tests.bridges.console.accessible import faults
 from tests.bridges.console.chromium import complaints
@@ -35,18 +37,28 @@ async def filled(node: Node) -> None:
     await node.progress.front("one").commit("readers", [("words", 0, Committed(5))])
     node.metrics.front("one").topic("words").appended(1, 20, 2_000)
     await node.floors.host.recorder.sample()
+    client = enter_client(node, "billing")
+    for partition in range(2):
+        client.wrote("words", partition, 10, 1_000)
+
+
+def enter_client(node: Node, name: str, ended: Callable[[str], None] = lambda reason: None) -> Client:
+    description = Description(name, "librdkafka 2.6", "ann")
+    return node.floors.host.clients.enter("kafka", "kafka", ("10.1.2.3", 5000), lambda: description, ended)
 
 
 SCREENS = {
     "": ("Overview", "Protocols", "words", "readers", "one copy of the data"),
     "topics": ("Topics", "words", "1–1 of 1"),
     "topic/words": ("Records written, by protocol", "size", "kept for"),
+    "topic/words/clients": ("Writers", "Readers", "Nobody has read this topic", "billing", "0–1"),
     "topic/words/partitions": ("Partitions", "active", "Retention ahead"),
     "topic/words/records": ("20 records, the newest first", "0:19"),
     "topic/words/groups": ("Lag in records", "readers", "15"),
     "topic/words/config": ("retention.ms", "cleanup.policy"),
     "groups": ("Consumer groups", "readers", "15"),
     "group/readers": ("Lag in seconds", "Positions", "words"),
+    "connections": ("Connections", "billing", "words", "10.1.2.3:5000", "End…"),
     "transactions": ("Transactions", "No transaction is open", "no partition has an open transaction"),
     "jobs": ("Migrations and jobs", "No job has told of itself"),
     "access": ("Users", "No users", "No quotas", "no access rules hold on this node"),
@@ -77,6 +89,41 @@ async def test_every_screen_is_there_and_nothing_complains(page: Page, theme: st
         driver.execute_script("localStorage.removeItem('theme')")
 
     await asyncio.to_thread(look)
+
+
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">\u202egnp.exe' onclick='x"
+
+
+async def test_who_writes_is_one_click_from_the_topic_and_a_connection_is_ended(page: Page) -> None:
+    """Names of clients are theirs: they are shown as text. On a phone, name, rate and time are on the screen."""
+    reasons: list[str] = []
+    await page.node.catalog.create_topic("words", 1)
+    client = enter_client(page.node, HOSTILE, reasons.append)
+    client.wrote("words", 0, 10, 1_000)
+
+    def act() -> None:
+        driver = page.driver
+        size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        page.open("topic/words")
+        page.find("//nav//a[.='Writers and readers']").click()
+        page.shows("<img src=x onerror=", "\\u202egnp.exe")
+        for head in ("Client", "Records", "Bytes", "Last seen"):
+            edge = page.find(f"//section[h2='Writers']//th[.='{head}']").rect
+            assert edge["x"] + edge["width"] <= 390, head
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.open("connections?topic=words")
+        page.shows("<img src=x onerror=", "words")
+        page.press("End…")
+        page.shows("its client may connect again at once")
+        page.press("End it", DIALOG)
+        page.shows("ended the connection from 10.1.2.3:5000")
+        assert "taken" not in driver.title
+        assert not driver.find_elements(By.XPATH, "//main//img")
+        assert complaints(driver) == []
+
+    await asyncio.to_thread(act)
+    assert reasons == ["an operator has ended the connection (User:ANONYMOUS)"]
 
 
 async def test_long_names_and_a_lag_of_unknown_seconds_on_a_phone(page: Page) -> None:

@@ -33,7 +33,8 @@ WARM = 0.15
 MIB_AN_HOUR = 1.0
 LAP = (
     "topics", "topics?sort=bytes_in&descending=true", "topic/live", "topic/live/partitions", "topic/live/records",
-    "topic/live/config", "groups", "group/readers", "transactions", "jobs", "access", "nodes", "",
+    "topic/live/config", "topic/live/clients", "groups", "group/readers", "connections", "transactions", "jobs",
+    "access", "nodes", "",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.turn import Turn
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.task_set import TaskSet
+from bridges.clients import Clients, Description
 from bridges.errors import LogError, NotOwner
 from pravega_front.controller import core, dispatch
 from pravega_front.service import appends, operations, segments
@@ -224,6 +225,7 @@ def connection_of(elsewhere: Elsewhere) -> Any:
         close=None,
         host_of=None,
         transient=set(),
+        client=Clients(budget).enter("pravega", "pravega", ("", 0), Description, lambda reason: None),
     )
 
 

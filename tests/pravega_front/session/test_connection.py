@@ -15,6 +15,7 @@ from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS
 from bridges.auth.quotas import QuotaRules
+from bridges.clients import Clients
 from bridges.metrics import FrontMetrics
 from bridges.net.quotas import Quotas
 from pravega_front.server import SegmentStore
@@ -39,7 +40,11 @@ class Lab(SegmentStore):
         loop = asyncio.get_running_loop()
         budget = MemoryBudget(16 * MIB, loop.call_soon)
         node = SimpleNamespace(
-            metrics=FrontMetrics("pravega"), budget=budget, barrier=Barrier(), quotas=Quotas(QuotaRules(), 1, Barrier())
+            metrics=FrontMetrics("pravega"),
+            budget=budget,
+            barrier=Barrier(),
+            quotas=Quotas(QuotaRules(), 1, Barrier()),
+            clients=Clients(budget),
         )
         access = SimpleNamespace(check=lambda listener, host, token, segment, update: (ANONYMOUS, None))
         nothing: Any = SimpleNamespace()

@@ -31,6 +31,7 @@ class Stream:
     """What a session has of a gRPC stream: messages to read, and a client that takes answers when it is told to."""
 
     host = peer = "test"
+    address = ("test", 1)
     listener = "ydb"
     certificate_name = ""
 
