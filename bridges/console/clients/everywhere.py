@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import nlargest
+from math import inf
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 _CLIENTS, _END = "clients", "end of a client"
 _ASKED_S = 3.0
-_ANSWER_BYTES = 3 * 1024**2
-"""Most bytes of clients that a node answers with; it counts the others."""
+_ANSWER_BYTES = 1024**2
+"""Most bytes of clients that a node sends another node, which decodes them at once; it counts the others."""
 _FLOWS = 20
 """Most topics of a connection in an answer, those last used first."""
 _NUMBERS = 100
@@ -60,6 +61,11 @@ class ClientView(Struct, array_like=True):
     bytes_in_per_s: float
     bytes_out_per_s: float
     flows: list[FlowView]
+
+    @property
+    def order(self) -> float:
+        """The key by which the busiest are first, and those that have left last."""
+        return (inf if self.number is None else 0) - self.bytes_in_per_s - self.bytes_out_per_s
 
     @property
     def address(self) -> str:
@@ -127,7 +133,7 @@ class ClientsEverywhere:
         self._clients = clients
         self._owners = owners
         self._peers = peers
-        peers.serve(_CLIENTS, Choice, self._find_here)
+        peers.serve(_CLIENTS, Choice, self._answer)
         peers.serve(_END, _End, self._end_here)
 
     async def find(self, choice: Choice) -> Found:
@@ -160,7 +166,10 @@ class ClientsEverywhere:
 
     # --- at each node -------------------------------------------------------------------------------------------------
 
-    async def _find_here(self, choice: Choice) -> Found:
+    async def _answer(self, choice: Choice) -> Found:
+        return await self._find_here(choice, _ANSWER_BYTES)
+
+    async def _find_here(self, choice: Choice, most: float = inf) -> Found:
         found = Found([], self._clients.forgotten)
         view = self._viewer(choice)
         size, turns = 0, Turns()
@@ -168,11 +177,12 @@ class ClientsEverywhere:
             await turns.rest()
             if not choice.takes(client):
                 continue
-            if size >= _ANSWER_BYTES:
+            if size >= most:
                 found.more += 1
                 continue
             found.clients.append(view(client))
-            size += len(msgspec.msgpack.encode(found.clients[-1]))
+            if most != inf:
+                size += len(msgspec.msgpack.encode(found.clients[-1]))
         return found
 
     async def _end_here(self, asked: _End) -> _Ended:
@@ -229,11 +239,4 @@ def _view(flow: Flow, writes: bool, last_ms: int) -> FlowView:
         round(rates.records, 1),
         round(rates.bytes, 1),
         last_ms,
-    )
-
-
-def busiest(clients: Sequence[ClientView]) -> list[ClientView]:
-    """Return clients, those with most traffic first, and those that have left last."""
-    return sorted(
-        clients, key=lambda one: (one.number is None, -one.bytes_in_per_s - one.bytes_out_per_s, one.since_ms)
     )

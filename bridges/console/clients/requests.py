@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, TypeVar
 
 import structlog
 from aiohttp import web
 from msgspec import Meta
-from msgspec.structs import replace
 
 from bridges.auth import Operation
 from bridges.console import paging
-from bridges.console.clients.everywhere import Choice, ClientView, FlowView, busiest
+from bridges.console.clients.everywhere import Choice, ClientView, FlowView, Found
 from bridges.console.handlers import Handlers, route
 from bridges.console.paging import ListQuery
 from bridges.http.access import principal_of
@@ -19,6 +19,7 @@ from bridges.http.errors import RequestError
 
 _log = structlog.get_logger("anabranch.console")
 
+T = TypeVar("T")
 _ENDED = "an operator has ended the connection"
 
 
@@ -61,17 +62,8 @@ class ClientHandlers(Handlers):
         choice = Choice(topic, query.user, query.protocol, query.address, query.search.lower(), left=True)
         found = await self._node.clients_everywhere.find(choice)
         wanted = {"writes": (True,), "reads": (False,), "": (True, False)}[query.direction]
-        rows = [(one, flow) for one in busiest(found.clients) for flow in one.flows if flow.writes in wanted]
-        return await paging.listed(
-            request,
-            replace(query.page, search=""),  # each node has searched its own
-            "clients",
-            rows,
-            lambda one: "",
-            lambda one: _describe(one[0]) | _flow(one[1]),
-            head=found.as_json(),
-            as_they_are=True,
-        )
+        rows = [(one, flow) for one in found.clients for flow in one.flows if flow.writes in wanted]
+        return await _answer(request, query, "clients", rows, found, lambda one: _describe(one[0]) | _flow(one[1]))
 
     @route("GET /api/connections", "Open connections at all nodes", Operation.DESCRIBE, query=ConnectionsQuery)
     async def list(self, request: web.Request, query: ConnectionsQuery) -> web.StreamResponse:
@@ -102,16 +94,8 @@ class ClientHandlers(Handlers):
                 "reads": [flow.topic for flow in shown if not flow.writes],
             }
 
-        return await paging.listed(
-            request,
-            replace(query.page, search=""),  # each node has searched its own
-            "connections",
-            busiest(found.clients),
-            lambda one: "",
-            row,
-            head=found.as_json(),
-            as_they_are=True,
-        )
+        rows = [(one, None) for one in found.clients]
+        return await _answer(request, query, "connections", rows, found, lambda each: row(each[0]))
 
     @route("DELETE /api/connections/{connection}", "End a connection", Operation.ALTER)
     async def end(self, request: web.Request) -> web.Response:
@@ -136,6 +120,22 @@ class ClientHandlers(Handlers):
             user=str(principal_of(request)),
         )
         return web.json_response({"ended": name})
+
+
+async def _answer(
+    request: web.Request,
+    query: ClientsQuery,
+    key: str,
+    rows: Sequence[tuple[ClientView, T]],
+    found: Found,
+    describe: Callable[[tuple[ClientView, T]], dict[str, object]],
+) -> web.StreamResponse:
+    """Send the rows, or the page of them, the busiest clients first. The nodes have searched already."""
+    keys = ((one[0].order, "", f"{place:09}") for place, one in enumerate(rows))
+    page = query.page
+    on_page, total = await paging.chosen(keys, page)
+    head = found.as_json()
+    return await paging.send(request, page, key, on_page, lambda one: iter([describe(rows[int(one[2])])]), total, head)
 
 
 def _describe(one: ClientView) -> dict[str, object]:

@@ -121,6 +121,7 @@ class WriteStream:
         try:
             await self._send()
         finally:
+            self._service.node.clients.leave(self.client)
             if self._end is None:
                 self._appends.hand_over_held()
             self.end(YdbError(Status.CANCELLED, "the stream has ended"))
@@ -131,7 +132,6 @@ class WriteStream:
                 if not item.undecided:
                     self._account.give(Kind.REQUESTS, item.cost)
             self._appends.close()
-            self._service.node.clients.leave(self.client)
             self._identity.close()
 
     def _leave(self) -> None:
