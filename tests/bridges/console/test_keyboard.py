@@ -21,8 +21,17 @@ from tests.bridges.node.test_node import append
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 MOST_STEPS = 150
-NAV = ("Overview", "Topics", "Groups", "Transactions", "Jobs", "Access", "Nodes")
-HEADS = ("Overview", "Topics", "Consumer groups", "Transactions", "Migrations and jobs", "Access", "Nodes")
+NAV = ("Overview", "Topics", "Groups", "Connections", "Transactions", "Jobs", "Access", "Nodes")
+HEADS = (
+    "Overview",
+    "Topics",
+    "Consumer groups",
+    "Connections",
+    "Transactions",
+    "Migrations and jobs",
+    "Access",
+    "Nodes",
+)
 HERE = """
 const one = document.activeElement, style = getComputedStyle(one), box = one.getBoundingClientRect();
 const label = one.labels && one.labels[0];
