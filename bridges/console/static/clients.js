@@ -20,6 +20,9 @@ const ending = (refresh) => ({ title: "", cell: (one) => (one.id === null ? noth
   "This connection ends, once: its client may connect again at once. To keep a client out, take away its rights or its password.", "End it",
   async () => { await send("DELETE", "/api/connections/" + part(one.id)); note(`ended the connection from ${one.address}`); refresh(); }) }, "End…")) });
 
+// Pravega's readers read bytes: nobody has counted their events.
+const rate = (one) => [one.records_per_s && told.rate(one.records_per_s), one.bytes_per_s && told.byterate(one.bytes_per_s)].filter(Boolean).join(" · ") || nothing();
+
 // What the list lacks.
 const lacking = (page) => [
   page.more ? h("p", { class: "empty" }, `And ${whole(page.more)} more, which the nodes do not remember or do not list.`) : null,
@@ -40,8 +43,7 @@ export function topicClients({ element, path, refresh }) {
       const page = await get(`${path}/clients` + asked({ ...list.wanted(), direction }));
       fill(box, table([
         named,
-        { title: "Records", n: true, cell: (one) => (one.records_per_s ? told.rate(one.records_per_s) : nothing()) },
-        { title: "Bytes", n: true, cell: (one) => (one.bytes_per_s ? told.byterate(one.bytes_per_s) : nothing()) },
+        { title: "Rate", n: true, cell: rate },
         { title: "Last seen", n: true, cell: (one) => ago(one.last_ms) },
         { title: "Partitions", cell: partitions },
         ...described, ending(refresh),
