@@ -123,7 +123,7 @@ async def test_the_kit_notices_what_is_deleted_by_a_client_s_word(
 class Forgetful(LineFront):
     """Says nothing beside its batches of when their records were made, and nothing of who wrote them."""
 
-    async def _append(self, log, words, writer="", number=-1):  # type: ignore[no-untyped-def]
+    async def _append(self, client, log, words, writer="", number=-1):  # type: ignore[no-untyped-def]
         from anabranch_kit.run.awaited import awaited
         from bridges.log.interfaces import Batch
 
