@@ -100,8 +100,7 @@ class Flow:
 
     def add(self, other: Flow) -> None:
         """Add the flow of a client of the same description."""
-        partition, self._partition = self._partition, -1
-        self.count(max(partition, 0), other.records, other.bytes)
+        self.count(self._partition, other.records, other.bytes)
         self.partitions |= other.partitions
 
     def rates(self) -> Rates:
