@@ -218,7 +218,7 @@ class Offsets:
                 except KafkaError as error:
                     answer.error_code = error.code
                     continue
-                asked, ids = await self._resolve_topics(ctx, group, answer)
+                asked, ids, unknown = await self._resolve_topics(ctx, group)
                 async for name, rows in self._positions(
                     ctx, group.group_id, asked, request.require_stable, _GroupPartition
                 ):
@@ -227,6 +227,7 @@ class Offsets:
                         continue  # the topic is being deleted, with its positions
                     answer.topics.append(_GroupTopic(topic_id or _NO_ID, rows, name))
                     once.rows(len(rows))
+                answer.topics += unknown  # in Kafka's order
             return m.OffsetFetchResponse(groups=groups)
         self._service.access.require_group(ctx, Operation.DESCRIBE, request.group_id)
         wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
@@ -242,25 +243,26 @@ class Offsets:
             self._service.consumers.check_fetch(group, asked.member_id, asked.member_epoch)
 
     async def _resolve_topics(
-        self, ctx: Context, group: m.OffsetFetchRequest.OffsetFetchRequestGroup, answer: _FetchedGroup
-    ) -> tuple[list[tuple[str, list[int]]] | None, dict[str, bytes]]:
-        """Return the partitions asked for by topic name (None: all), and their topics' ids. Topics of unknown ids are
-        added to ``answer`` with their error."""
+        self, ctx: Context, group: m.OffsetFetchRequest.OffsetFetchRequestGroup
+    ) -> tuple[list[tuple[str, list[int]]] | None, dict[str, bytes], list[_GroupTopic]]:
+        """Return the partitions asked for by topic name (None: all), their topics' ids, and the answers for unknown
+        ids."""
         if group.topics is None:
-            return None, {}
+            return None, {}, []
         asked = []
         ids = {}
+        answers: list[_GroupTopic] = []
         async for topic in in_turns(group.topics):
             name, indexes = self._name(ctx, topic), topic.partition_indexes
             if name is None:
                 unknown: list[_GroupPartition] = []
                 async for some in portions(indexes):
                     unknown += [_GroupPartition(i, -1, error_code=ErrorCode.UNKNOWN_TOPIC_ID) for i in some]
-                answer.topics.append(_GroupTopic(topic.topic_id, unknown))
+                answers.append(_GroupTopic(topic.topic_id, unknown))
                 continue
             ids[name] = topic.topic_id
             asked.append((name, indexes))
-        return asked, ids
+        return asked, ids, answers
 
     async def _positions(
         self,
