@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.turns import Turns
 from bridges.auth import Operation
-from bridges.errors import LogError, RecordsRefused
+from bridges.errors import LogError, RecordsRefused, TimeOutOfBounds
 from bridges.formats.kafka import checksum
 from bridges.log.partition.partition_log import Appended, Batch
 from kafka_front.context import DEFERRED, NO_RESPONSE, Outcome
@@ -42,6 +42,8 @@ _Refused = tuple[ErrorCode, str]
 _Turns = Iterator["asyncio.Future[None] | None"]
 _IDS_SINCE = 13
 _OVERDUE_SCAN_S = 0.5
+_TIMES_REFUSED = "One or more records have been rejected due to invalid timestamp"
+"""A broker's words for the batch, which programs compare."""
 _LONG = 1000
 """Most partitions of a request that is handed out at once; a longer one is handed out in turns."""
 _LONG_BYTES = 4 * 1024 * 1024
@@ -107,7 +109,8 @@ class _Operation:
     def refused_by_log(self, response: _PartitionResponse, error: LogError) -> None:
         """Answer a partition whose batch the log refuses; lists the records that caused it (KIP-467)."""
         text = str(error)
-        self.refuse(response, code_of(error), text)
+        # A client shows the batch's text for it as a whole, the log's for each record.
+        self.refuse(response, code_of(error), _TIMES_REFUSED if isinstance(error, TimeOutOfBounds) else text)
         if isinstance(error, RecordsRefused):
             response.record_errors = [ProduceResponse.BatchIndexAndErrorMessage(index, text) for index in error.indexes]
 
