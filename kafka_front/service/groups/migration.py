@@ -45,8 +45,11 @@ def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
             raise ValueError(f"what a member says of itself cannot be read: {error}") from error
         if is_custom:
             # Kafka Streams, for example: members would get partitions without the user data that they need to process
-            # them.
-            raise ValueError("its assignor gives members data of its own, which would be lost")
+            # them. A broker's words, which programs compare.
+            raise ValueError(
+                "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
+                "assignor before re-attempting the upgrade"
+            )
         upgrade.add(
             ConsumerMember(
                 member.member_id,

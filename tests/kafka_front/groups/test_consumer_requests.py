@@ -197,7 +197,7 @@ async def test_a_group_is_told_of(place: Place) -> None:
     assert told.group_epoch == told.assignment_epoch == member.epoch
     [row] = told.members
     assert (row.member_id, row.member_epoch, row.member_type) == (member.id, member.epoch, 1)
-    assert row.subscribed_topic_names == ["t"]
+    assert (row.subscribed_topic_names, row.subscribed_topic_regex) == (["t"], "")
     assert [(one.topic_name, sorted(one.partitions)) for one in row.assignment.topic_partitions] == [("t", [0, 1])]
     assert [sorted(one.partitions) for one in row.target_assignment.topic_partitions] == [[0, 1]]
     for types, there in (([], True), (["Consumer"], True), (["classic"], False)):

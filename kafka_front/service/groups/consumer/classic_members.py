@@ -51,7 +51,7 @@ class ClassicMembers:
         try:
             self._join(now_ms, request, reply)
         except KafkaError as refused:
-            self._consumers.post(reply, JoinReply(request.member_id, refused.code, message=str(refused)))
+            self._consumers.post(reply, JoinReply("", refused.code, message=str(refused)))
         self._consumers.deliver()
 
     def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
@@ -80,7 +80,6 @@ class ClassicMembers:
         """Handle Heartbeat. Raises KafkaError."""
         group = self._consumers.groups[group_id]
         member = _member(group, member_id, instance_id, generation)
-        _classic(member)
         self._consumers.renew_session(now_ms, group, member)
         self._consumers.look_again(now_ms, group)
         if (
@@ -166,7 +165,10 @@ def _answer_leave(reply: LeaveCallback, answers: list[int], error: int) -> None:
 
 def _member(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int | None) -> ConsumerMember:
     member = find_member(group.members, group.static_members, member_id, instance_id)
-    if generation is not None and generation != member.epoch:
+    if generation is None:
+        return member
+    _classic(member)  # before its generation: a client of the classic protocol is no member, whatever it says
+    if generation != member.epoch:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"the member is in generation {member.epoch}")
     return member
 

@@ -310,7 +310,7 @@ class ConsumerCoordinator:
                     raise ValueError(f"kafka.group.consumer_migration_policy is {policy}")
                 group = upgraded(classic, self._topics)
             except ValueError as error:
-                message = f"classic group {request.group_id!r} cannot become a consumer group: {error}"
+                message = f"Cannot upgrade classic group {request.group_id} to consumer group because {error}."
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message) from error
         if classic is not None:
             self._classic.surrender(classic)

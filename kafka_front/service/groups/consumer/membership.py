@@ -106,7 +106,7 @@ class ConsumerMembership:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=sorted(member.topics),
-            subscribed_topic_regex=None if member.view is None else member.view.pattern,
+            subscribed_topic_regex="" if member.view is None else member.view.pattern,
             assignment=self._assignment(member.assigned),
             target_assignment=self._assignment(member.target),
             member_type=kind if version >= _MEMBER_TYPE_SINCE else -1,
