@@ -192,7 +192,7 @@ def test_names_of_its_own(line_node: NodeProcess, lines: Lines) -> None:
     produce(line_node, (b"k", b"v"), topic="shop.items")
     assert lines.ask("GET shop:items 0 0") == "OK 1 0 k=v"
     # Which names are free is asked where all protocols' names are.
-    assert lines.ask("MAKE sales:orders 1").startswith("ERR topic 'sales.orders' exists")
+    assert lines.ask("MAKE sales:orders 1").startswith("ERR Topic 'sales.orders' already exists.")
     assert lines.ask("MAKE sales_orders 1").startswith(
         "ERR topic 'sales_orders' and the existing 'sales.orders' differ"
     )

@@ -45,8 +45,8 @@ class TopicIndex:
         if taken is None:
             return
         if taken.name == name:
-            state = "exists" if name in self.all else "is being created or deleted"
-            raise TopicExists(f"topic {name!r} {state}")
+            state = "already exists" if name in self.all else "is being created or deleted"
+            raise TopicExists(f"Topic '{name}' {state}.")
         raise NameCollision(f"topic {name!r} and the existing {taken.name!r} differ only in '.' and '_'")
 
     def check_names(self, name: str, names: Mapping[str, str]) -> None:
