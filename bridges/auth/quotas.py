@@ -16,6 +16,7 @@ from typing import NamedTuple
 DEFAULT = ""
 """Stands for a name in an entity: binds everybody without a quota under their own name. No real name is empty."""
 
+NO_MIX = "addresses cannot be combined with users and client ids"
 LONGEST_NAME = 255
 """Characters of a name that count; clients whose ids agree in these share a quota."""
 
@@ -61,7 +62,7 @@ def entity_of(parts: Mapping[str, str | None]) -> Entity:
     if unknown := sorted(parts.keys() - FIELDS.keys()):
         raise QuotaError(f"there is no kind of entity {unknown[0][:100]!r}: it is user, client-id or ip")
     if "ip" in parts and len(parts) > 1:
-        raise QuotaError("addresses cannot be combined with users and client ids")
+        raise QuotaError(f"Invalid quota entity combination: {NO_MIX}")
     for name in parts.values():
         if name is not None and not 0 < len(name) <= LONGEST_NAME:
             raise QuotaError(f"a name has 1 to {LONGEST_NAME} characters")
@@ -69,7 +70,7 @@ def entity_of(parts: Mapping[str, str | None]) -> Entity:
         try:
             parts = {"ip": str(ip_address(ip))}
         except ValueError:
-            raise QuotaError(f"{ip[:100]!r} is no address") from None
+            raise QuotaError(f"{ip[:100]!r} is not a valid IP address") from None
     return Entity(**{FIELDS[kind]: DEFAULT if name is None else name for kind, name in parts.items()})
 
 

@@ -89,7 +89,7 @@ def test_a_tool_makes_changes_and_deletes_a_user(node: NodeProcess) -> None:
     assert set(load(node.data / "users.json")) == {"root"}
     with pytest.raises(KafkaException, match="RESOURCE_NOT_FOUND"):
         alter(root, UserScramCredentialDeletion("carol", ScramMechanism.SCRAM_SHA_256))
-    with pytest.raises(KafkaException, match="RESOURCE_NOT_FOUND"):
+    with pytest.raises(KafkaException, match="Attempt to describe a user credential that does not exist: carol"):
         root.describe_user_scram_credentials(["carol"])["carol"].result(SECONDS)
 
 
@@ -135,6 +135,8 @@ async def test_what_cannot_be_is_refused_user_by_user(tmp_path: Path) -> None:
             answer = await client.call(0, request)
             assert {one.user: one.error_code for one in answer.results} == {name: code for name, code, *_ in cases}
             assert all(bool(one.error_message) == bool(one.error_code) for one in answer.results)
+            texts = {one.user: one.error_message for one in answer.results}
+            assert (texts[""], texts["other"]) == ("Username must not be empty", "Unknown SCRAM mechanism")
             found = load(path)
             for made in ("carol", "dave", "erin"):
                 assert found.pop(made).password is None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
-from bridges.auth.quotas import QuotaError, check, entity_of, key_of, parts_of
+from bridges.auth.quotas import NO_MIX, QuotaError, check, entity_of, key_of, parts_of
 from bridges.catalog.client_quotas import Change, TooManyQuotas
 from kafka_front.dispatch import Registry
 from kafka_front.wire import messages as m
@@ -104,7 +104,7 @@ def _wrong(components: list[m.DescribeClientQuotasRequest.ComponentData]) -> tup
         if (one.match_type == _EXACT) != (one.match is not None):
             return ErrorCode.INVALID_REQUEST, "a name is needed to match exactly, and else is none"
     if "ip" in seen and len(seen) > 1:
-        return ErrorCode.INVALID_REQUEST, "addresses cannot be combined with users and client ids"
+        return ErrorCode.INVALID_REQUEST, f"Invalid entity filter component combination: {NO_MIX}"
     return ErrorCode.NONE, ""
 
 

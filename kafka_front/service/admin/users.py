@@ -92,12 +92,14 @@ def _changed(name: str, user: User | None, wanted: Mapping[int, _Deletion | _Ups
     try:
         check_name(name)
     except UsersError as error:
-        raise _Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error)) from None
+        raise _Refused(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error) if name else "Username must not be empty"
+        ) from None
     keys = {} if user is None else dict(user.scram)
     for number, one in wanted.items():
         mechanism = _BY_NUMBER.get(number)
         if mechanism is None:
-            raise _Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"there is no mechanism {number}")
+            raise _Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
         if isinstance(one, _Upsertion):
             keys[mechanism] = _keys(mechanism, one)
         elif keys.pop(mechanism, None) is None:
@@ -140,9 +142,11 @@ class Credentials:
         async for name in in_turns(first):
             user = users.get(name)
             if name in twice:
-                code, text = ErrorCode.DUPLICATE_RESOURCE, f"{name[:100]!r} occurs twice in the request"
+                code = ErrorCode.DUPLICATE_RESOURCE
+                text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name[:100]}"
             elif user is None or not user.scram:
-                code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there are no credentials of {name[:100]!r}"
+                code = ErrorCode.RESOURCE_NOT_FOUND
+                text = f"Attempt to describe a user credential that does not exist: {name[:100]}"
             else:
                 kept = [
                     m.DescribeUserScramCredentialsResponse.CredentialInfo(_MECHANISMS[mechanism], keys.iterations)

@@ -81,10 +81,10 @@ def test_addresses_are_written_in_one_way() -> None:
     [
         ({}, "a quota is of"),
         ({"group": "g"}, "no kind of entity 'group'"),
-        ({"ip": "10.0.0.1", "user": "u"}, "cannot be combined"),
+        ({"ip": "10.0.0.1", "user": "u"}, "Invalid quota entity combination: addresses cannot be combined"),
         ({"user": ""}, "1 to 255"),
         ({"client-id": "c" * 256}, "1 to 255"),
-        ({"ip": "here"}, "no address"),
+        ({"ip": "here"}, "'here' is not a valid IP address"),
     ],
 )
 def test_what_is_no_entity(parts: dict[str, str | None], words: str) -> None:
