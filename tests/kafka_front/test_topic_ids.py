@@ -103,6 +103,16 @@ async def test_what_is_written_by_id_is_read_by_id(place: Place, version: int) -
     assert b"second" in found[other][1]
 
 
+async def test_partitions_are_answered_in_the_order_that_was_asked_for(place: Place) -> None:
+    _, one = await topic_of(place, 2)
+    _, other = await topic_of(place)
+    asked = fetch((one, 0), (other, 0), (one, 0))
+    asked.topics[2].partitions[0].partition = 1
+    response = await place.call(13, asked)
+    found = [(topic.topic_id, [part.partition_index for part in topic.partitions]) for topic in response.responses]
+    assert found == [(one, [0]), (other, [0]), (one, [1])]
+
+
 async def test_a_session_by_id_waits_and_tells_what_is_new(place: Place) -> None:
     _, one = await topic_of(place)
     _, idle = await topic_of(place)

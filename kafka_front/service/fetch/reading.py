@@ -61,6 +61,7 @@ class Reading(ABC):
         "_share",
         "_slots",
         "_told",
+        "_topic",
         "_topics",
         "response",
     )
@@ -102,8 +103,9 @@ class Reading(ABC):
         # Bytes that the budget counts for the read in progress, and for all reads.
         self._granted = 0
         self._held = 0
-        # The answer so far, and the number of slots that it covers.
-        self._topics: dict[str | bytes, _TopicData] = {}
+        # The answer so far, its last topic's key, and the number of slots that it covers.
+        self._topics: list[_TopicData] = []
+        self._topic: str | bytes | None = None
         self._told = 0
         # The leaders that the answer names.
         self._hinted: set[int] = set()
@@ -443,11 +445,11 @@ class Reading(ABC):
                 self._places.rest(slot.key, slot.log)
             if incremental and not told:
                 continue
-            name = slot.key[0]
-            topic = topics.get(name)
-            if topic is None:
-                topic = topics[name] = _TopicData(topic=slot.asked.topic, topic_id=slot.asked.topic_id)
-            topic.partitions.append(slot.data)
+            # Partitions are answered in the order that was asked for, with their topic again where it changes.
+            if slot.key[0] != self._topic:
+                self._topic = slot.key[0]
+                topics.append(_TopicData(topic=slot.asked.topic, topic_id=slot.asked.topic_id))
+            topics[-1].partitions.append(slot.data)
         self._told += self._owner.at_once
         if self._told < len(self._slots):
             self._go_on_later(self._finish)
@@ -460,7 +462,7 @@ class Reading(ABC):
             connection = self._ctx.connection
             connection.charge(self._owner.quota, min(self._request.max_bytes, self._owner.max_bytes) - self._room)
         session_id = session.id if session is not None else 0
-        response = FetchResponse(session_id=session_id, responses=list(topics.values()))
+        response = FetchResponse(session_id=session_id, responses=topics)
         if self._hinted:
             self._hinted.discard(-1)
             response.node_endpoints = self._owner.hints.fetch_endpoints(self._ctx, self._hinted)
