@@ -11,7 +11,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc) + 2 )))
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test test-all lint types unit thorough lock matrix console-hour demo torture soak hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup installed lowest image clean help
+.PHONY: serve test test-all lint types unit thorough lock matrix console-hour demo torture soak hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-kafka-tests compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup installed lowest image clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -130,6 +130,9 @@ compat-librdkafka: $(VENV)/.dev  ## librdkafka's own test suite against a node
 
 compat-kafka-python: $(VENV)/.dev  ## kafka-python's own integration tests against a node
 	$(BIN)/python tests/compat/kafka_python/run.py $(ARGS)
+
+compat-kafka-tests: $(VENV)/.dev  ## Apache Kafka's own integration tests against nodes; ARGS='--only CLASS'
+	$(BIN)/python tests/compat/kafka_tests/run.py $(ARGS)
 
 compat-ydb-python: $(VENV)/.dev  ## the topic tests of YDB's SDK for Python against a node
 	$(BIN)/python tests/compat/ydb_python/run.py $(ARGS)

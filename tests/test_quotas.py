@@ -209,7 +209,7 @@ def test_what_makes_no_quota_is_refused_in_a_sentence(node: NodeProcess) -> None
         (("--user", "a", "producer_byte_rate=1.5"), "whole number"),
         (("--user", "a", "flights=1"), "have no flights"),
         (("--user", "a", "--ip", "10.0.0.1", "connection_creation_rate=1"), "cannot be combined"),
-        (("--ip", "here", "connection_creation_rate=1"), "no address"),
+        (("--ip", "here", "connection_creation_rate=1"), "not a valid IP address"),
         (("--ip", "10.0.0.1", "producer_byte_rate=1"), "addresses have no"),
     ):
         assert words in quota(node, "set", *arguments, code=1)

@@ -108,3 +108,12 @@ def judge(found: Mapping[str, str], allowlist: Path, *, partial: bool) -> int:
     for name in sorted(name for name, state in found.items() if state == "passed" and name not in listed):
         print(f"passes and is not on the allowlist, add it: {name}")
     return 1 if broken else 0
+
+
+def read_list(path: Path) -> dict[str, str]:
+    """Return name -> reason ("" without one) of a file of lines `name` or `name: reason`; `#` starts a comment."""
+    if not path.exists():
+        return {}
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    pairs = [line.partition(":") for line in lines if line and not line.startswith("#")]
+    return {name.strip(): reason.strip() for name, _, reason in pairs}

@@ -35,6 +35,7 @@ from benchmarks.kafka_broker import kafka_cluster  # noqa: E402
 from benchmarks.kafka_tools import install_distribution  # noqa: E402
 from benchmarks.librdkafka import VERSION, install  # noqa: E402
 from tests.certificates import Authority  # noqa: E402
+from tests.compat.suites import read_list  # noqa: E402
 from tests.node_process import NodeProcess  # noqa: E402
 
 ALLOWLIST = HERE / "allowlist.txt"
@@ -262,15 +263,6 @@ def serving(kind: str, scenario: str, extra: dict[str, str], scratch: Path) -> I
         )
     with NodeProcess(directory / "data", settings=settings) as node:
         yield Broker(node.bootstrap, client)
-
-
-def read_list(path: Path) -> dict[str, str]:
-    """`name` or `name: reason` per line; `#` starts a comment line."""
-    if not path.exists():
-        return {}
-    lines = [line.strip() for line in path.read_text().splitlines()]
-    pairs = [line.partition(":") for line in lines if line and not line.startswith("#")]
-    return {name.strip(): reason.strip() for name, _, reason in pairs}
 
 
 def table(outcomes: list[Outcome], broker: str, protocol: str) -> str:
