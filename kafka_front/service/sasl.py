@@ -57,7 +57,8 @@ class _Login:
         self.started = False
         self.done = False
         self.ends = False
-        self.by_token = False
+        # Whether the login in force is by a delegation token: until this one is done, the one before.
+        self.by_token: bool = before is not None and before.by_token
         self.principal: Principal | None = None
         self.session: Session | None = None if before is None else before.session
 
@@ -138,7 +139,6 @@ class Sasl:
         if token is None:
             raise ScramError("the token has expired meanwhile")
         self._authenticator.succeeded += 1
-        login.by_token = True
         find = partial(self._tokens.find_owner, token_id)
         return self._accepted(ctx, login, token.owner, answer, token.expires_ms / 1000, find)
 
@@ -179,7 +179,7 @@ class Sasl:
         find: Callable[[], object] | None = None,
     ) -> m.SaslAuthenticateResponse | Outcome:
         """Accept a login by a credential that ``expires`` (s since 1970), while ``find`` returns the same value."""
-        before, connection = login.before, ctx.connection
+        before, connection, exchange = login.before, ctx.connection, login.exchange
         seconds = self._seconds or math.inf
         # Without the allowance for the issuer's clock: the client has a new token before that.
         seconds = min(seconds, max(0.001, expires - time.time()))
@@ -187,6 +187,7 @@ class Sasl:
             return self._refused(ctx, "Authentication failed: this is not who it was, or not by the same mechanism")
         if not connection.closed:
             login.done, login.principal, login.before = True, principal, None
+            login.by_token = exchange is not None and exchange.by_token
             login.ends = seconds < math.inf
             self._begin(connection, login, principal, find)
             login.exchange = None

@@ -114,6 +114,8 @@ async def test_a_token_logs_in_as_its_owner_until_it_expires(people: People) -> 
         # A program that has only a token gets no other token from it.
         assert (await create(program)).error_code == E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         assert (await program.call(9, METADATA)).brokers
+        assert (await program.call(1, m.SaslHandshakeRequest("SCRAM-SHA-256"))).error_code == 0
+        assert (await create(program)).error_code == E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "nor between two logins"
         gone = await people["alice"].call(2, m.ExpireDelegationTokenRequest(token.hmac, -1))
         assert gone.error_code == 0
         await ended(program, SECONDS)
