@@ -7,7 +7,7 @@ was made stays: it removes the pending one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bridges.catalog.database.sql import Connection, upsert
@@ -17,8 +17,8 @@ Transaction = tuple[str, str]
 """A front and its name for the transaction."""
 Pending = tuple[str, str, str, str, str, int]
 """One pending position: front, transaction, space, group, topic, partition."""
-Valid = tuple[str, str, str, int, int, int, str, int, int, str]
-"""A row of the table of positions."""
+Valid = tuple[str, str, str, int, int, int, str, int, int, str, int]
+"""A row of the table of positions; the last column is the slot of the group."""
 
 _KEY = "front, txn, space, grp, topic, partition"
 _VALUE = "offset, leader_epoch, metadata, commit_ms, expire_ms"
@@ -106,7 +106,7 @@ class PendingPositions:
 # --- in the database's thread -----------------------------------------------------------------------------------------
 
 
-STORE = upsert("positions", "space grp topic partition", "offset leader_epoch metadata commit_ms expire_ms front")
+STORE = upsert("positions", "space grp topic partition", "offset leader_epoch metadata commit_ms expire_ms front slot")
 
 
 def all_pending(connection: Connection) -> list[Pending]:
@@ -123,7 +123,7 @@ def put(connection: Connection, txn: str, rows: Iterable[Valid]) -> list[Pending
     place."""
     added: list[Pending] = []
     for row in rows:
-        *position, front = row
+        *position, front, _ = row
         connection.execute(
             "DELETE FROM pending_positions WHERE front = ? AND txn = ? AND space = ? AND grp = ? AND topic = ? "
             "AND partition = ?",
@@ -148,7 +148,11 @@ def overtake(connection: Connection, name: GroupName, places: Iterable[Place] | 
 
 
 def end(
-    connection: Connection, transaction: Transaction, commit: bool, group: GroupName | None = None
+    connection: Connection,
+    transaction: Transaction,
+    commit: bool,
+    slot_of: Callable[[str, str], int],
+    group: GroupName | None = None,
 ) -> tuple[list[Pending], list[Valid]]:
     """End a transaction: return the positions that are no longer pending, and those that became valid. With ``group``,
     end only that group's part. Runs inside a transaction of the database.
@@ -170,7 +174,7 @@ def end(
             row[2:7],
         )
         gone += _drop(connection, older.fetchall())
-    valid: list[Valid] = [(*row[2:6], *row[7:], row[0]) for row in found]
+    valid: list[Valid] = [(*row[2:6], *row[7:], row[0], slot_of(row[2], row[3])) for row in found]
     connection.executemany(STORE, valid)
     return gone, valid
 

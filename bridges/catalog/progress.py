@@ -18,7 +18,7 @@ time share one flush (bridges/catalog/database/sql.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -26,8 +26,17 @@ from anabranch_kit.run.turns import Many, collected, in_turns
 from anabranch_kit.sql.connection import among
 from bridges.catalog import pending_positions
 from bridges.catalog.database.sql import Connection, Database, upsert
+from bridges.catalog.group_names import GroupNames
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
-from bridges.catalog.views.groups import CONSUMERS, GroupDirectory, GroupName, GroupSummary, GroupView, Place
+from bridges.catalog.views.groups import (
+    CONSUMERS,
+    GroupDirectory,
+    GroupName,
+    GroupSummary,
+    GroupView,
+    Place,
+    occupied,
+)
 from bridges.errors import GroupHeld, LogUnavailable
 
 
@@ -57,22 +66,34 @@ _Group = tuple[GroupName, dict[Place, Committed]]
 _Positions = Many[GroupName, dict[Place, Committed]]
 _EMPTY: Mapping[Place, Committed] = MappingProxyType({})
 _NOBODY: frozenset[str] = frozenset()
-_GROUPS_AT_ONCE = 500
-"""Groups in one statement."""
-_SAVE = upsert("groups", "space grp front", "state")
+_Condition = tuple[str, list[int]]
+"""A condition on rows, and its values."""
+_ALL: _Condition = ("TRUE", [])
+_SLOTS_AT_ONCE = 256
+_SAVE = upsert("groups", "space grp front", "state slot")
+SlotOf = Callable[[str, str], int]
+"""Returns the slot of a group by its space and name, or -1."""
 
 
 class Progress:
     """Committed positions by group, topic and partition. Call :meth:`load` before anything else.
 
     Any caller may read; changes go through :meth:`front`. ``directories`` returns the groups that clients have joined,
-    by front.
+    by front. ``slot_of`` returns the slot to store with what is kept of a group; without it none is.
     """
 
-    def __init__(self, db: Database, directories: Callable[[], Mapping[str, GroupDirectory]] = dict) -> None:
+    def __init__(
+        self,
+        db: Database,
+        directories: Callable[[], Mapping[str, GroupDirectory]] = dict,
+        slot_of: SlotOf = lambda space, group: -1,
+    ) -> None:
         self._db = db
+        self._slot_of = slot_of
         self._directories = directories
         self._groups: _Positions = Many()
+        self.listed = GroupNames()
+        """The groups with positions, and those that clients joined through the fronts."""
         self._holders: Many[GroupName, set[str]] = Many()
         self._pending = PendingPositions()
         # Groups that have only pending positions.
@@ -83,7 +104,7 @@ class Progress:
     async def load(self) -> None:
         """Read all positions into memory."""
 
-        self._groups, held, pending = await self._db.run(_read)
+        (self._groups, held, pending), self.listed = await self._db.run(_read_all)
         self._pending.load(pending)
         self._only_pending = {row[2:4] for row in pending} - self._groups.keys()
         self._holders = Many()
@@ -94,9 +115,10 @@ class Progress:
             for topic, _ in self._groups[name]:
                 self._count(topic, name, 1)
 
-    async def reload(self, wanted: Callable[[GroupName], bool]) -> None:
-        """Read the groups that are ``wanted`` from the database again, because another node may have acted for them.
-        ``wanted`` is also called in the database's thread. Raises an error of the database."""
+    async def reload(self, wanted: Callable[[GroupName], bool], slots: Collection[int]) -> None:
+        """Read the groups that are ``wanted``, all of which are in ``slots``, from the database again, because another
+        node may have acted for them. ``wanted`` is also called in the database's thread. Raises an error of the
+        database."""
         if not self._db.engine.shared:
             return
 
@@ -108,9 +130,13 @@ class Progress:
         def read(
             connection: Connection,
         ) -> tuple[list[_Group], list[tuple[str, str, str]], list[Pending]]:
-            groups, holders, pending = _read(connection, wanted)
+            for name in _unplaced(connection, wanted):
+                if (slot := self._slot_of(*name)) >= 0:
+                    for table in ("positions", "groups"):
+                        connection.execute(f"UPDATE {table} SET slot = ? WHERE space = ? AND grp = ?", (slot, *name))
+            groups, holders, pending = _read(connection, list(_in_slots(slots)))
             return (
-                list(groups.items()),
+                [(name, positions) for name, positions in groups.items() if wanted(name)],
                 [row for row in holders if wanted((row[1], row[2]))],
                 [row for row in pending if wanted((row[2], row[3]))],
             )
@@ -155,11 +181,6 @@ class Progress:
         """Return the groups that have committed positions; groups may come and go during the iteration."""
         return iter(self._groups)
 
-    @property
-    def group_count(self) -> int:
-        """Return the number of groups in :meth:`names`."""
-        return len(self._groups)
-
     def readers_of(self, topic: str) -> list[GroupName]:
         """Return the groups that have committed positions in a topic."""
         return [*self._readers.get(topic, ())]
@@ -171,6 +192,15 @@ class Progress:
 
     def holders(self, name: GroupName) -> Iterable[str]:
         return self._holders.get(name, _NOBODY)
+
+    def summaries(self, name: GroupName) -> dict[str, GroupSummary]:
+        """Return the line of a group in each front that has it, by front."""
+        space, group = name
+        return {
+            front: summary
+            for front, directory in self._directories().items()
+            if directory.space == space and (summary := directory.summary(group)) is not None
+        }
 
     def views(self, name: GroupName) -> dict[str, GroupView]:
         """Return each front's view of a group and its members, by front, for the fronts in which the group has a
@@ -230,6 +260,8 @@ class Progress:
     # --- memory -----------------------------------------------------------------------------------------------------
 
     def _store(self, name: GroupName, positions: Iterable[tuple[str, int, Committed]]) -> None:
+        if name not in self._groups:
+            self.listed.add(name)
         stored = self._groups.setdefault(name, {})
         for topic, partition, committed in positions:
             if (topic, partition) not in stored:
@@ -255,8 +287,17 @@ class Progress:
                 self._count(place[0], name, -1)
         if not positions:
             del self._groups[name]
+            self._unlist(name)
             if self._pending.has_group(name):
                 self._only_pending.add(name)
+
+    def _unlist(self, name: GroupName) -> None:
+        """Remove a group from the list unless it has positions, or is in a front's directory."""
+        space, group = name
+        if name not in self._groups and not any(
+            one.space == space and group in one for one in self._directories().values()
+        ):
+            self.listed.discard(name)
 
     def _count(self, topic: str, name: GroupName, change: int) -> None:
         readers = self._readers.setdefault(topic, {})
@@ -292,17 +333,13 @@ class FrontProgress:
         """Return the durable position of a group in a partition, or None."""
         return self._all.committed((self.space, group), topic, partition)
 
-    async def reload(self, wanted: Callable[[str], bool]) -> None:
+    async def reload(self, wanted: Callable[[str], bool], slots: Collection[int]) -> None:
         """Reload groups of this space (see :meth:`Progress.reload`)."""
-        await self._all.reload(lambda name: name[0] == self.space and wanted(name[1]))
+        await self._all.reload(lambda name: name[0] == self.space and wanted(name[1]), slots)
 
     async def await_writes(self) -> None:
         """Return once the database has decided everything that was queued before. Raises an error of the database."""
         await self._db.run(lambda connection: None)
-
-    def groups(self) -> Iterator[str]:
-        """Return the groups that have committed positions; see :meth:`Progress.names`."""
-        return (group for space, group in self._all._groups if space == self.space)
 
     def of_group(self, group: str) -> Mapping[Place, Committed]:
         """Return all positions of a group (a live view; empty for an unknown group)."""
@@ -319,6 +356,20 @@ class FrontProgress:
         kept = any(front != self.name for front in self._all.holders((self.space, group)))
         return kept or self._reader(group) is not None
 
+    def names(self, after: str | None = None) -> Iterator[str]:
+        """Return the groups of the space that have positions or were joined through any front, in order: all, or those
+        behind ``after``. Groups may come and go during the iteration."""
+        begin = None if after is None else (self.space, after)
+        return (group for space, group in self._all.listed.walk(begin) if space == self.space)
+
+    def came(self, group: str) -> None:
+        """List a group that is now in this front's directory."""
+        self._all.listed.add((self.space, group))
+
+    def went(self, group: str) -> None:
+        """Tell that a group is no longer in this front's directory."""
+        self._all._unlist((self.space, group))
+
     # --- members that read through other fronts ----------------------------------------------------------------------
 
     def _other_fronts(self) -> Iterator[tuple[str, GroupDirectory]]:
@@ -332,10 +383,6 @@ class FrontProgress:
             if summary is not None and summary.members:
                 return front, directory
         return None
-
-    def read_elsewhere(self) -> Iterator[str]:
-        """Return the groups that have members in other fronts; groups may come and go during the iteration."""
-        return (one.group_id for _, directory in self._other_fronts() for one in directory.summaries() if one.members)
 
     def other_summary(self, group: str) -> GroupSummary | None:
         """Return the line of a group that has members in another front, or None."""
@@ -356,12 +403,9 @@ class FrontProgress:
         reader = self._reader(group)
         view = None if reader is None else reader[1].view(group)
         if reader is not None and view is not None and view.members:
-            first, many = view.members[0], len(view.members)
-            count = "a member" if many == 1 else f"{many} members"
             raise GroupHeld(
-                f"group {group!r} has {count} through {reader[0]} ({first.client_id or first.member_id} at "
-                f"{first.client_host.lstrip('/')}): a group is read through one protocol at a time. Stop its members, "
-                "or use another group"
+                f"{occupied(group, {reader[0]: view})}: a group is read through one protocol at a time. Stop its "
+                "members, or use another group"
             )
 
     def is_pending(self, group: str, topic: str, partition: int) -> bool:
@@ -376,9 +420,9 @@ class FrontProgress:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def _rows(self, group: str, positions: Iterable[tuple[str, int, Committed]]) -> Iterator[Valid]:
-        space, front = self.space, self.name
+        space, front, slot = self.space, self.name, self._all._slot_of(self.space, group)
         return (
-            (space, group, topic, index, c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front)
+            (space, group, topic, index, c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front, slot)
             for topic, index, c in positions
         )
 
@@ -493,7 +537,7 @@ class FrontProgress:
         """
 
         _, valid = await self._db.run(
-            lambda connection: pending_positions.end(connection, (self.name, transaction), commit),
+            lambda connection: pending_positions.end(connection, (self.name, transaction), commit, self._all._slot_of),
             then=self._end_seen,
         )
         return len(valid)
@@ -508,14 +552,15 @@ class FrontProgress:
         def write(connection: Connection) -> tuple[list[Pending], list[Valid]]:
             hold(connection)
             check(connection)
-            return pending_positions.end(connection, (self.name, transaction), commit, (self.space, group))
+            ended = (self.name, transaction)
+            return pending_positions.end(connection, ended, commit, self._all._slot_of, (self.space, group))
 
         await self._db.run(write, then=self._end_seen)
 
     def _end_seen(self, ended: tuple[list[Pending], list[Valid]]) -> None:
         gone, valid = ended
         for row in valid:
-            self._all._store(row[:2], [(row[2], row[3], Committed(*row[4:]))])
+            self._all._store(row[:2], [(row[2], row[3], Committed(*row[4:10]))])
         if gone:
             self._all._ended(gone)
 
@@ -585,14 +630,21 @@ class FrontProgress:
 
     # --- what the front keeps about groups --------------------------------------------------------------------------
 
-    async def load_groups(self) -> dict[str, bytes]:
-        """Return all states that this front stored with :meth:`save_group`, by group."""
+    async def load_groups(self, slots: Collection[int] | None = None) -> dict[str, bytes]:
+        """Return the states that this front stored with :meth:`save_group`, by group: all, or of a node that shares its
+        database those of groups in ``slots``, which :meth:`reload` has read."""
         own = (self.name, self.space)
-        return await self._db.run(
-            lambda connection: dict(
-                connection.execute("SELECT grp, state FROM groups WHERE front = ? AND space = ?", own)
-            )
-        )
+        conditions = [_ALL] if slots is None or not self._db.engine.shared else list(_in_slots(slots))
+
+        def read(connection: Connection) -> dict[str, bytes]:
+            query = "SELECT grp, state FROM groups WHERE front = ? AND space = ? AND "
+            return {
+                group: state
+                for condition, values in conditions
+                for group, state in connection.execute(query + condition, (*own, *values))
+            }
+
+        return await self._db.run(read)
 
     async def save_group(self, group: str, state: bytes | None) -> None:
         """Store this front's state of a group, opaque here; None removes it. Durable when this returns.
@@ -606,7 +658,8 @@ class FrontProgress:
             if state is None:
                 connection.execute("DELETE FROM groups WHERE front = ? AND space = ? AND grp = ?", key)
             else:
-                connection.execute(_SAVE, (self.space, group, self.name, state))
+                slot = self._all._slot_of(self.space, group)
+                connection.execute(_SAVE, (self.space, group, self.name, state, slot))
 
         await self._db.run(write)
         holders = self._all._holders
@@ -628,33 +681,41 @@ def _position(connection: Connection, name: GroupName, place: Place) -> Committe
 
 
 def _read(
-    connection: Connection, wanted: Callable[[GroupName], bool] | None = None
+    connection: Connection, conditions: Sequence[_Condition] = (_ALL,)
 ) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
-    """Return the positions of the groups that are ``wanted`` (None: all); and of all groups the fronts that hold them,
-    and the pending positions."""
+    """Return the positions of groups, and the fronts that hold them, in rows that meet any of ``conditions``; and all
+    pending positions, which are those of open transactions."""
     groups: _Positions = Many()
-    for condition, values in [("TRUE", [])] if wanted is None else _each_of(connection, wanted):
+    holders: list[tuple[str, str, str]] = []
+    for condition, values in conditions:
         for space, group, topic, partition, *rest in connection.execute(
             "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
             f"FROM positions WHERE {condition}",
             values,
         ):
             groups.setdefault((space, group), {})[topic, partition] = Committed(*rest)
-    holders = list(connection.execute("SELECT front, space, grp FROM groups"))
+        holders += connection.execute(f"SELECT front, space, grp FROM groups WHERE {condition}", values)
     return groups, holders, pending_positions.all_pending(connection)
 
 
-def _each_of(connection: Connection, wanted: Callable[[GroupName], bool]) -> Iterator[tuple[str, list[str]]]:
-    """Yield conditions on the rows of the groups that are ``wanted``, for some groups each: a node that gets a slot
-    must not read the positions of all slots."""
-    names: dict[str, list[str]] = {}
-    for space, group in connection.execute("SELECT DISTINCT space, grp FROM positions").fetchall():
-        if wanted((space, group)):
-            names.setdefault(space, []).append(group)
-    for space, groups in names.items():
-        for first in range(0, len(groups), _GROUPS_AT_ONCE):
-            condition, values = among("grp", groups[first : first + _GROUPS_AT_ONCE])
-            yield f"space = ? AND {condition}", [space, *values]
+def _read_all(
+    connection: Connection,
+) -> tuple[tuple[_Positions, list[tuple[str, str, str]], list[Pending]], GroupNames]:
+    found = _read(connection)
+    return found, GroupNames(list(found[0]))
+
+
+def _in_slots(slots: Collection[int]) -> Iterator[_Condition]:
+    """Yield conditions on the rows of groups in ``slots``, or in none that is stored, for some slots each."""
+    known = [-1, *slots]
+    for first in range(0, len(known), _SLOTS_AT_ONCE):
+        yield among("slot", known[first : first + _SLOTS_AT_ONCE])
+
+
+def _unplaced(connection: Connection, wanted: Callable[[GroupName], bool]) -> list[GroupName]:
+    """Return the ``wanted`` groups that are stored without their slot."""
+    query = "SELECT space, grp FROM positions WHERE slot = -1 UNION SELECT space, grp FROM groups WHERE slot = -1"
+    return [(space, group) for space, group in connection.execute(query).fetchall() if wanted((space, group))]
 
 
 def erase_topic(connection: Connection, topic: str) -> None:

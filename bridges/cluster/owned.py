@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 
 from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import LogError
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.cluster")
 
 _AGAIN_S = 0.25
+
+
+class Wanted(Struct, frozen=True):
+    """The names to read: those in ``slots`` for which ``finds`` is true."""
+
+    slots: frozenset[int]
+    finds: Callable[[str], bool]
+
+    def __call__(self, name: str) -> bool:
+        return self.finds(name)
 
 
 class OwnedNames(ABC):
@@ -44,8 +55,8 @@ class OwnedNames(ABC):
         """Return the slot of a name."""
 
     @abstractmethod
-    async def read(self, wanted: Callable[[str], bool]) -> None:
-        """Read the stored state of this node's names for which ``wanted`` is true. Raises LogError."""
+    async def read(self, wanted: Wanted) -> None:
+        """Read the stored state of this node's names that are ``wanted``. Raises LogError."""
 
     @abstractmethod
     async def give_up(self, slots: Collection[int], in_order: bool) -> None:
@@ -85,7 +96,7 @@ class OwnedNames(ABC):
         """Read the names in those of ``slots`` that this node owns; return False if an epoch has changed meanwhile."""
         mine = {slot: self._owners.epoch(slot) for slot in slots if self._owners.is_mine(slot)}
         if mine:
-            await self.read(lambda name: self.slot(name) in slots)
+            await self.read(Wanted(slots, lambda name: self.slot(name) in slots))
         still = {slot for slot in mine if self._owners.is_mine(slot)}
         if any(self._owners.epoch(slot) != mine[slot] for slot in still):
             return False

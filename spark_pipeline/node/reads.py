@@ -8,13 +8,12 @@ token, so that its workers need neither.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
-from anabranch_kit.run.turns import collected, in_order
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.catalog.topics.config import MAX_MESSAGE_BYTES
 from bridges.http.access import principal_of
@@ -72,17 +71,19 @@ def register(app: web.Application, core: PipelineCore) -> None:
         """
         progress = core.node.progress
         after, told = request.query.get("after", ""), _count(request.query.get("told", ""))
-        names = [name async for name in in_order(await collected(progress.groups()))]
-        first = bisect_right(names, after)
-        if told and first and names[first - 1] == after:
-            first -= 1
+        names = [after] if told and progress.of_group(after) else []
+        async for name in in_turns(progress.names(after)):
+            if progress.of_group(name):
+                names.append(name)
+            if len(names) > GROUPS:
+                break
         found: dict[str, list[list[object]]] = {}
         room = POSITIONS
         following: list[object] | None = None
-        for at, group in enumerate(names[first : first + GROUPS + 1]):
+        for at, group in enumerate(names):
             skipped = told if at == 0 and group == after else 0
             if at == GROUPS or room <= 0:
-                following = [names[first + at - 1], 0]
+                following = [names[at - 1], 0]
                 break
             if not core.access.group(request, Operation.DESCRIBE, group):
                 continue

@@ -283,6 +283,14 @@ MIGRATIONS = (
         # The partition whose owner also owns this one (bridges.catalog.topics.lineage.PartitionInfo); -1: none.
         "ALTER TABLE partitions ADD COLUMN beside INTEGER NOT NULL DEFAULT -1",
     ),
+    migration(
+        # The hash slot of a group, by which a node reads what comes to it (bridges/catalog/progress.py); -1: not stored
+        # yet, since the node that stored the row is alone or of an earlier release.
+        "ALTER TABLE positions ADD COLUMN slot INTEGER NOT NULL DEFAULT -1",
+        "CREATE INDEX positions_by_slot ON positions (slot)",
+        "ALTER TABLE groups ADD COLUMN slot INTEGER NOT NULL DEFAULT -1",
+        "CREATE INDEX groups_by_slot ON groups (slot)",
+    ),
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/state/snapshots.py): damage there costs only time."""

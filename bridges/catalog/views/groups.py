@@ -11,7 +11,7 @@ which it lets a member in, and before it changes positions for a client that is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -61,10 +61,31 @@ class GroupView(Struct, frozen=True):
     members: tuple[GroupMemberView, ...]
 
 
+class SharedPlace(Struct, frozen=True):
+    """A partition of a group whose members share the records of a partition (Kafka's share groups).
+
+    No record below ``start`` is delivered again. Behind it, ``acquired`` records are with members now, ``done`` are
+    finished, and ``deliveries`` counts the unfinished ones that were delivered before, by number of deliveries.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    acquired: int
+    done: int
+    deliveries: dict[int, int]
+
+    def lag(self, start: int, end: int) -> int:
+        """Return how many records of a partition that keeps the offsets from ``start`` to before ``end`` are not
+        finished."""
+        return max(0, records_behind(self.start, start, end) - self.done)
+
+
 class GroupDirectory(Protocol):
     """The groups that clients joined through a front.
 
-    Groups that have only committed positions are not in it. Reading it changes nothing.
+    Groups that have only committed positions are not in it. Reading it changes nothing. A front that keeps nothing of
+    groups, or whose members share no records, inherits those methods.
     """
 
     @property
@@ -76,6 +97,11 @@ class GroupDirectory(Protocol):
     def summaries(self) -> Iterable[GroupSummary]:
         """Return all groups, in any order; groups may come and go during the iteration."""
         ...
+
+    def __contains__(self, group_id: object) -> bool:
+        """Return whether there is such a group. A front calls :meth:`~bridges.catalog.progress.FrontProgress.came` and
+        ``went`` when that changes."""
+        return isinstance(group_id, str) and self.summary(group_id) is not None
 
     def knows(self, group_id: str) -> bool:
         """Return whether the front knows all members of a group that this node coordinates. It does not until it has
@@ -89,6 +115,31 @@ class GroupDirectory(Protocol):
     def view(self, group_id: str) -> GroupView | None:
         """Return a group, None if there is no such group."""
         ...
+
+    def sharing(self) -> Collection[str]:
+        """Return the groups whose members share the records of partitions; they may come and go meanwhile."""
+        return ()
+
+    async def shared(self, group_id: str) -> Sequence[SharedPlace]:
+        """Return the partitions of a group whose members share records; none for other groups. Raises LogError."""
+        return ()
+
+    async def forget(self, group_id: str) -> None:
+        """Delete everything that this front keeps of a group without members, but positions. Raises GroupHeld if a
+        member has joined, and other LogErrors."""
+        return
+
+
+def occupied(group: str, views: Mapping[str, GroupView]) -> str:
+    """Return the sentence that says who is in a group: its members by front."""
+    told = []
+    for front, view in sorted(views.items()):
+        if view.members:
+            first, many = view.members[0], len(view.members)
+            count = "a member" if many == 1 else f"{many} members"
+            client = first.client_id or first.member_id
+            told.append(f"{count} through {front} ({client} at {first.client_host.lstrip('/')})")
+    return f"group {group!r} has {' and '.join(told)}"
 
 
 def records_behind(committed: int, start: int, end: int) -> int:

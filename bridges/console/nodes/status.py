@@ -11,9 +11,8 @@ from aiohttp import web
 from msgspec import Meta, Struct
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from anabranch_kit.run.turns import Parts, in_turns, let_go, portions
+from anabranch_kit.run.turns import portions
 from bridges.auth import Operation
-from bridges.catalog.views.groups import GroupName, live_groups
 from bridges.console import paging
 from bridges.console.handlers import Handlers, route
 from bridges.console.paging import ListQuery
@@ -122,13 +121,6 @@ class StatusHandlers(Handlers):
     @route("GET /api/status", "Version, addresses, and the work of each protocol", Operation.DESCRIBE)
     async def status(self, request: web.Request) -> web.Response:
         node = self._node
-        elsewhere: Parts[GroupName, None] = Parts()
-        """Groups with members and no positions."""
-        async for name, _, _ in in_turns(live_groups(self._node.group_directories())):
-            if not node.progress.has_positions(name):
-                elsewhere.part(name)[name] = None
-        others = sum(map(len, elsewhere.all))
-        await let_go(*elsewhere.all)
         fronts = [await _describe_front(front) for front in [*node.metrics.fronts.values()]]
         return web.json_response(
             {
@@ -137,7 +129,7 @@ class StatusHandlers(Handlers):
                 "failure": node.life.failure,
                 "topics": len(node.catalog.topics),
                 "partitions": node.catalog.partition_count,
-                "groups": node.progress.group_count + others,
+                "groups": len(node.progress.listed),
                 "fronts": fronts,
             }
         )

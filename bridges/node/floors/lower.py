@@ -193,7 +193,9 @@ async def metadata(plan: Plan, below: Ground, place: ByItself, started: backend.
     quotas = Quotas(QuotaRules(), settings.auth.quota_clients, barrier)
     client_quotas = ClientQuotas(db, quotas.rules, settings.auth.max_quotas, quotas.changed)
     await client_quotas.load()
-    progress = Progress(db, plan.group_directories)
+    # A node alone stores no slots: it has one, and may become a cluster's with others.
+    slots = {"slot_of": place.cluster.slot_of_key} if db.engine.shared else {}
+    progress = Progress(db, plan.group_directories, **slots)
     await progress.load()
     options = CatalogOptions(
         max_partitions=settings.limits.max_partitions,

@@ -6,8 +6,8 @@ group that changes its kind moves to the other table in one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from anabranch_kit.run.turns import Many
 from kafka_front.service.groups.classic.group import Group
@@ -16,6 +16,25 @@ from kafka_front.service.groups.consumer.group import ConsumerGroup
 if TYPE_CHECKING:
     from kafka_front.service.groups.share.group import ShareGroup
 
+T = TypeVar("T")
+
+
+class _Table(Many[str, T]):
+    __slots__ = ("_came", "_went")
+
+    def __init__(self, came: Callable[[str], None], went: Callable[[str], None]) -> None:
+        super().__init__()
+        self._came = came
+        self._went = went
+
+    def __setitem__(self, group_id: str, group: T) -> None:
+        super().__setitem__(group_id, group)
+        self._came(group_id)
+
+    def __delitem__(self, group_id: str) -> None:
+        super().__delitem__(group_id)
+        self._went(group_id)
+
 
 class Directory:
     """Groups by name: ``classic`` (JoinGroup), ``consumer`` (KIP-848) and ``share`` (KIP-932). A share group never
@@ -23,15 +42,18 @@ class Directory:
 
     __slots__ = ("classic", "consumer", "share")
 
-    def __init__(self) -> None:
-        self.classic: Many[str, Group] = Many()
-        self.consumer: Many[str, ConsumerGroup] = Many()
-        self.share: Many[str, ShareGroup] = Many()
+    def __init__(
+        self, came: Callable[[str], None] = lambda group_id: None, went: Callable[[str], None] = lambda group_id: None
+    ) -> None:
+        """``came`` and ``went`` are called with each name that enters or leaves the directory."""
+        self.classic: Many[str, Group] = _Table(came, went)
+        self.consumer: Many[str, ConsumerGroup] = _Table(came, went)
+        self.share: Many[str, ShareGroup] = _Table(came, went)
 
     def __len__(self) -> int:
         return len(self.classic) + len(self.consumer) + len(self.share)
 
-    def __contains__(self, group_id: str) -> bool:
+    def __contains__(self, group_id: object) -> bool:
         return group_id in self.classic or group_id in self.consumer or group_id in self.share
 
     def __iter__(self) -> Iterator[str]:

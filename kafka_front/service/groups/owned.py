@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.run.turns import in_turns
+from bridges.cluster.owned import Wanted
 from kafka_front.dispatch import Handler, Registry
 from kafka_front.service.owned_keys import OwnedKeys
 from kafka_front.wire.apis import ApiKey
@@ -38,7 +39,7 @@ class OwnedGroups(OwnedKeys):
         super().__init__(owners)
         self._progress = progress
         self._runtime = runtime
-        self.loads: list[Callable[[Callable[[str], bool]], Awaitable[None]]] = [runtime.load]
+        self.loads: list[Callable[[Wanted], Awaitable[None]]] = [runtime.load]
         progress.holding = self.holding
 
     def guarding(self, registry: Registry) -> Registry:
@@ -48,14 +49,14 @@ class OwnedGroups(OwnedKeys):
     def slot(self, name: str) -> int:
         return self._owners.slot_of_key(self._progress.space, name)
 
-    async def read(self, wanted: Callable[[str], bool]) -> None:
-        await self._progress.reload(wanted)
+    async def read(self, wanted: Wanted) -> None:
+        await self._progress.reload(wanted, wanted.slots)
 
         def is_wanted(group_id: str) -> bool:
             return wanted(group_id) and self._owners.is_mine(self.slot(group_id))
 
         for load in self.loads:
-            await load(is_wanted)
+            await load(Wanted(wanted.slots, is_wanted))
 
     async def give_up(self, slots: Collection[int], in_order: bool) -> None:
         async for group_id in in_turns(self._runtime.directory):

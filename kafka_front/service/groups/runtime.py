@@ -36,6 +36,7 @@ from kafka_front.wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.topics.catalog import Catalog
+    from bridges.cluster.owned import Wanted
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -70,7 +71,7 @@ class GroupRuntime:
         self._barrier = barrier = barrier or Barrier()
         self._works = works
         self._computing = TaskSet()
-        self.directory = Directory()
+        self.directory = Directory(store.came, store.went)
         self.journal = GroupJournal(store, self.now_ms, unix_ms, barrier)
         self.coordinator = Coordinator(settings, self.journal, new_member_id, barrier, self.directory)
         self.topics = TopicIndex(catalog, self._views, works, barrier, shows)
@@ -83,10 +84,10 @@ class GroupRuntime:
         """Return the coordinators' clock: milliseconds of the event loop's clock, which never goes back."""
         return int(self._loop.time() * 1000)
 
-    async def load(self, wanted: Callable[[str], bool]) -> None:
+    async def load(self, wanted: Wanted) -> None:
         """Restore stored groups, those of the last run or of another node. Raises DataCorrupt if one is unreadable, and
         errors of the database."""
-        for group_id, blob in (await self._store.load_groups()).items():
+        for group_id, blob in (await self._store.load_groups(wanted.slots)).items():
             if not wanted(group_id):
                 continue
             try:

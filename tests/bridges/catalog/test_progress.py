@@ -6,19 +6,20 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridges.catalog.database.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.database.sql import Connection, Cursor, Database
-from bridges.catalog.progress import Committed, FrontProgress, Progress, _read, erase_topic
-from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupName, GroupSummary, GroupView
+from bridges.catalog.database.sql import Connection, Database
+from bridges.catalog.progress import Committed, FrontProgress, Progress, erase_topic
+from bridges.catalog.views.groups import CONSUMERS, GroupDirectory, GroupMemberView, GroupSummary, GroupView
 from bridges.errors import GroupHeld, LogUnavailable
 from tests.databases import database, on_each_engine
 
@@ -197,7 +198,7 @@ async def agrees(progress: Progress, model: Model) -> None:
     assert set(progress.names()) == model.groups()
     for front, space in (("kafka", CONSUMERS), ("ydb", CONSUMERS), ("pravega", "readers")):
         own = progress.front(front, space)
-        assert set(own.groups()) == {group for at, group in model.groups() if at == space}
+        assert list(own.names()) == sorted(group for at, group in model.groups() if at == space)
         assert await own.load_groups() == {
             group: state for (f, s, group), state in model.states.items() if (f, s) == (front, space)
         }
@@ -359,7 +360,7 @@ async def test_commits_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 sys.path.insert(0, {tests!r})
 from test_progress import started
 from bridges.catalog.progress import Committed
@@ -413,7 +414,7 @@ async def test_acknowledged_commits_survive_kill_and_are_whole(tmp_path: Path) -
 TRANSFER = """
 import asyncio, sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 sys.path.insert(0, {tests!r})
 from test_progress import started
 from bridges.catalog.progress import Committed
@@ -515,7 +516,7 @@ async def test_who_becomes_the_owner_of_groups_knows_what_the_one_before_has_lef
     await mine.commit_with("txn", "mine", [("u", 1, Committed(3))])
     await mine.commit("theirs", [("t", 0, Committed(9))])
     await mine.commit("new", [("t", 0, Committed(1))])
-    await behind.reload(lambda name: name[1] != "theirs")
+    await behind.reload(lambda name: name[1] != "theirs", [])
     after = behind.front("kafka")
     assert after.of_group("mine") == mine.of_group("mine") == {("t", 0): Committed(5), ("u", 0): Committed(1)}
     assert after.committed("new", "t", 0) == Committed(1)
@@ -526,41 +527,16 @@ async def test_who_becomes_the_owner_of_groups_knows_what_the_one_before_has_lef
     await mine.end_transaction("txn", commit=True)
     await mine.save_group("mine", None)
     await mine.delete("new")
-    await behind.reload(lambda name: True)
+    await behind.reload(lambda name: True, [])
     assert (behind._groups, behind._holders, behind._readers) == (before._groups, before._holders, before._readers)
     assert (behind._pending.all(), behind._only_pending) == ([], set())
     await db.close()
 
 
-@on_each_engine
-async def test_who_becomes_the_owner_of_a_slot_reads_the_positions_of_no_other(tmp_path: Path) -> None:
-    """Slots move often, and positions are many more than groups."""
-    db, progress = await started(tmp_path)
-    front = progress.front("kafka")
-    for number in range(40):
-        await front.commit(f"g{number}", [("t", partition, Committed(1)) for partition in range(3)])
-    asked: list[tuple[str, Sequence[Any]]] = []
-
-    class Watched:
-        def __init__(self, connection: Connection) -> None:
-            self.connection = connection
-
-        def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor:
-            asked.append((statement, values))
-            return self.connection.execute(statement, values)
-
-    def read(connection: Connection) -> set[GroupName]:
-        groups, *_ = _read(Watched(connection), lambda name: name[1] in ("g7", "g31", "none"))  # type: ignore[arg-type]
-        assert all(len(groups[name]) == 3 for name in groups)
-        return set(groups)
-
-    assert await db.run(read) == {(CONSUMERS, "g7"), (CONSUMERS, "g31")}
-    assert [set(values) for statement, values in asked if "commit_ms" in statement] == [{CONSUMERS, "g7", "g31"}]
-    await db.close()
-
-
-class Members:
+class Members(GroupDirectory):
     """What a front says of its members: those of one group."""
+
+    space = CONSUMERS
 
     def __init__(self, group: str, count: int = 1, space: str = CONSUMERS) -> None:
         self.space = space
@@ -602,14 +578,12 @@ async def test_members_of_another_front_hold_a_group(tmp_path: Path) -> None:
     assert kafka.held_elsewhere("g")
     assert kafka.other_summary("g") == directories["ydb"].summary("g")
     assert progress.views((CONSUMERS, "g")) == {"ydb": kafka.other_view("g")}
-    assert list(kafka.read_elsewhere()) == ["g"]
     assert kafka.committed("g", "t", 0) == old
 
     kafka.require_free("h")
     ydb.require_free("g")  # the members are its own
     other.require_free("g")  # in its space this is another group
     await other.delete("g")
-    assert not list(ydb.read_elsewhere())
 
     directories["ydb"] = Members("g", 0)  # nobody is left
     directories["ydb"].is_read = False
@@ -619,4 +593,68 @@ async def test_members_of_another_front_hold_a_group(tmp_path: Path) -> None:
     kafka.require_free("g")
     await kafka.delete("g")
     assert kafka.committed("g", "t", 0) is None
+    await db.close()
+
+
+class Counting:
+    """A connection that counts the statements, and the rows that are read."""
+
+    def __init__(self, connection: Connection, counts: Counter[str]) -> None:
+        self._connection = connection
+        self._counts = counts
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        self._counts["statements"] += 1
+        done = self._connection.execute(statement, values)
+        if not statement.startswith("SELECT"):
+            return done
+        found = done.fetchall()
+        self._counts["rows"] += len(found)
+        return Rows(found)
+
+
+class Rows(list[Any]):
+    def fetchall(self) -> list[Any]:
+        return self
+
+
+@on_each_engine
+async def test_a_take_over_reads_the_rows_of_its_slots_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slot_of(space: str, group: str) -> int:
+        return int(group.removeprefix("g")) % 50
+
+    db, alone = await started(tmp_path)
+    db.engine.shared = True
+    before, after = Progress(db, slot_of=slot_of), Progress(db, slot_of=slot_of)
+    for number in range(400):
+        kafka = (alone if number < 200 else before).front("kafka")
+        await kafka.commit(f"g{number}", [("t", 0, Committed(number)), ("t", 1, Committed(1))])
+        await kafka.save_group(f"g{number}", b"%d" % number)
+
+    def wanted(group: str) -> bool:
+        return slot_of(CONSUMERS, group) == 7
+
+    counts: Counter[str] = Counter()
+    run = db.run
+
+    def counted(work: Callable[[Connection], Any], **options: Any) -> Any:
+        return run(lambda connection: work(cast("Connection", Counting(connection, counts))), **options)
+
+    monkeypatch.setattr(db, "run", counted)
+    front, expected = after.front("kafka"), {f"g{number}" for number in range(400) if number % 50 == 7}
+    await front.reload(wanted, [7])
+    assert set(front.names()) == expected
+    assert set(await front.load_groups([7])) >= expected
+    for group in ("g7", "g357"):
+        assert front.of_group(group) == {("t", 0): Committed(int(group[1:])), ("t", 1): Committed(1)}
+        assert list(after.holders((CONSUMERS, group))) == ["kafka"]
+    # Rows of a node alone have no slot until a node of a cluster has read them.
+    await front.reload(lambda group: True, range(50))
+    counts.clear()
+    await front.reload(wanted, [7])
+    assert set(await front.load_groups([7])) == expected
+    assert counts["rows"] <= 4 * len(expected), "positions, holders and states of these groups alone"
+    assert counts["statements"] <= 6
     await db.close()

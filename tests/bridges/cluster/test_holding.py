@@ -83,7 +83,7 @@ async def test_who_owns_a_group_no_more_stores_nothing_of_it(postgres: Postgres)
         assert refused.value.node_id == 1
 
         assert await handed_over(cluster, first, second) == [SLOT]
-        await after.reload(lambda group: True)
+        await after.reload(lambda group: True, [])
         await after.commit("g", [("t", 0, Committed(7))])
         for late in (
             before.commit("g", [("t", 0, Committed(5))]),
@@ -96,7 +96,7 @@ async def test_who_owns_a_group_no_more_stores_nothing_of_it(postgres: Postgres)
             with pytest.raises(NotOwner) as refused:
                 await late
             assert refused.value.node_id == 2
-        await after.reload(lambda group: True)
+        await after.reload(lambda group: True, [])
         assert {place: one.offset for place, one in after.of_group("g").items()} == {("t", 0): 7}
         assert await after.load_groups() == {"g": b"old"}
         assert after.transactions() == []

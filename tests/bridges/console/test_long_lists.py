@@ -15,7 +15,7 @@ import pytest
 
 from anabranch_kit.run.turns import sorting
 from bridges.catalog.progress import Committed
-from bridges.catalog.views.groups import GroupSummary, GroupView
+from bridges.catalog.views.groups import GroupDirectory, GroupSummary, GroupView
 from bridges.catalog.views.transactions import TransactionView
 from bridges.node.assembly import Node
 from bridges.node.settings.config import load
@@ -28,11 +28,14 @@ LONGEST_S = 0.04
 READ = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read()"
 
 
-class Joined:
+class Joined(GroupDirectory):
     space = "consumers"
 
     def summaries(self) -> Iterable[GroupSummary]:
         return (GroupSummary(f"j{number}", "classic", "Stable", "consumer", 1) for number in range(GROUPS))
+
+    def summary(self, group_id: str) -> GroupSummary | None:
+        return GroupSummary(group_id, "classic", "Stable", "consumer", 1) if group_id.startswith("j") else None
 
     def view(self, group_id: str) -> GroupView | None:
         return None
@@ -76,6 +79,7 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     # As if it had been loaded: so many commits would take the test's time.
     for number in range(GROUPS):
         made.progress._store(("consumers", f"g{number}"), one)
+        made.progress.listed.add(("consumers", f"j{number}"))
     made.progress._store(("consumers", "all"), [("wide", number, Committed(0)) for number in range(5_000)])
     monkeypatch.setattr(Node, "group_directories", property(lambda _: {"test": Joined()}))
     monkeypatch.setattr(Node, "transaction_directories", property(lambda _: {"test": Coordinated()}))

@@ -26,6 +26,7 @@ from bridges.catalog.database.schema import MIGRATIONS
 from bridges.catalog.database.sql import DatabaseError
 from bridges.catalog.progress import Committed, Progress
 from bridges.cluster.members import Member, State
+from bridges.cluster.owned import Wanted
 from bridges.cluster.peers.peers import PeerUnreachable
 from bridges.errors import LogError, LogUnavailable, NotOwner, ProducerFenced
 from bridges.log.interfaces import NOT_APPENDED
@@ -540,8 +541,8 @@ class Groups(OwnedKeys):
     def slot(self, name: str) -> int:
         return self._owners.slot_of_key(self._front.space, name)
 
-    async def read(self, wanted: Callable[[str], bool]) -> None:
-        await self._front.reload(wanted)
+    async def read(self, wanted: Wanted) -> None:
+        await self._front.reload(wanted, wanted.slots)
 
     async def give_up(self, slots: Any, in_order: bool) -> None:
         if in_order:

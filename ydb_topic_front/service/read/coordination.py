@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.turns import in_turns
 from bridges.cluster.at_owner import at_owner
-from bridges.cluster.owned import OwnedNames
+from bridges.cluster.owned import OwnedNames, Wanted
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Coordination(OwnedNames):
         """Return whether another node coordinates the consumer."""
         return not self._owners.is_mine(self.slot(consumer))
 
-    async def read(self, wanted: Callable[[str], bool]) -> None:
-        await self._progress.reload(wanted)
+    async def read(self, wanted: Wanted) -> None:
+        await self._progress.reload(wanted, wanted.slots)
 
     async def give_up(self, slots: Collection[int], in_order: bool) -> None:
         async for consumer in in_turns(self._readers.consumers()):

@@ -13,7 +13,7 @@ from anabranch_kit.run import clock
 from anabranch_kit.run.turns import Turns, step_through
 from bridges.catalog.progress import Committed
 from bridges.catalog.topics.topic import Change, ChangeKind, Topic
-from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.views.groups import CONSUMERS, GroupDirectory, GroupMemberView, GroupSummary, GroupView
 from ydb_topic_front.service.read.balancer import Member, Share
 from ydb_topic_front.service.read.coordination import Coordination
 
@@ -77,7 +77,7 @@ class Reader(NamedTuple):
     last_read_ms: int = 0
 
 
-class Readers:
+class Readers(GroupDirectory):
     """All read sessions, by id, topic and consumer, and one :class:`Share` per consumer and topic."""
 
     def __init__(self, service: YdbService) -> None:
@@ -121,6 +121,7 @@ class Readers:
         self._by_id[session.session_id] = session
         if session.consumer:
             self._by_consumer.setdefault(session.consumer, {})[session] = None
+            self._progress.came(session.consumer)
         names = self._topics[session] = tuple(topic.name for topic in topics)
         for name in names:
             self._by_topic.setdefault(name, {})[session] = None
@@ -146,6 +147,7 @@ class Readers:
             sessions.pop(session, None)
             if not sessions:
                 del self._by_consumer[session.consumer]
+                self._progress.went(session.consumer)
         for topic in self._topics.pop(session):
             del self._by_topic[topic][session]
             if not self._by_topic[topic]:
