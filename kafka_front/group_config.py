@@ -1,8 +1,9 @@
 """Configurations of groups and of client metrics, as Kafka's admin tools see them.
 
-Names, types, defaults and bounds are those of Kafka 4.2 (KIP-848, 932 and 714). Those of streams groups are listed and
-cannot be changed, since Anabranch has no streams groups. Subscriptions to client metrics are stored and described, but
-no client is asked to report without ``kafka.client_metrics_url``, as with a broker without a metrics plug-in.
+Names, types, defaults and bounds are those of Kafka 4.4 (KIP-848, 932, 1240 and 714). Those of streams groups are
+listed and cannot be changed, since Anabranch has no streams groups. Subscriptions to client metrics are stored and
+described, but no client is asked to report without ``kafka.client_metrics_url``, as with a broker without a metrics
+plug-in.
 """
 
 from __future__ import annotations
@@ -102,6 +103,22 @@ GROUP_CONFIGS: Mapping[str, ConfigDef] = table(
         "30000",
         "Milliseconds for which a member of a share group has a record for itself.",
         between(1_000),
+    ),
+    _definition(
+        "share.delivery.count.limit", "5", "How often a share group gets a record at most (KIP-1240).", between(1)
+    ),
+    _definition(
+        "share.partition.max.record.locks",
+        "2000",
+        "Most records of a partition that a share group has in flight (KIP-1240).",
+        between(1),
+    ),
+    _definition(
+        "share.renew.acknowledge.enable",
+        "true",
+        "Whether members may renew the lock of a record (KIP-1240).",
+        None,
+        ConfigType.BOOLEAN,
     ),
     _definition(
         "streams.initial.rebalance.delay.ms",

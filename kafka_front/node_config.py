@@ -42,17 +42,19 @@ THROTTLES = frozenset(
 """Rates that tools for moving replicas set, and remove when they check for completed moves; here no replica moves."""
 
 _GROUP_BOUNDS = {
-    f"group.{kind}.{end}.{what}.ms": default
+    f"group.{kind}.{end}.{what}": default
     for kind in ("consumer", "share")
     for what, bounds in (
-        ("heartbeat.interval", (5_000, 15_000)),
-        ("session.timeout", (45_000, 60_000)),
-        ("record.lock.duration", (15_000, 60_000)),
+        ("heartbeat.interval.ms", (5_000, 15_000)),
+        ("session.timeout.ms", (45_000, 60_000)),
+        ("record.lock.duration.ms", (15_000, 60_000)),
+        ("delivery.count.limit", (2, 10)),
+        ("partition.max.record.locks", (100, 4_000)),
     )
     for end, default in zip(("min", "max"), bounds, strict=True)
-    if (kind, what) != ("consumer", "record.lock.duration")
+    if kind == "share" or what in ("heartbeat.interval.ms", "session.timeout.ms")
 }
-"""Bounds of what groups may be configured with (KIP-848, KIP-932): node-level key and default in ms."""
+"""Bounds of what groups may be configured with (KIP-848, KIP-932, KIP-1240): node-level key and default."""
 
 KERBEROS: Mapping[str, ConfigDef] = table(
     *(
@@ -205,9 +207,7 @@ NODE_CONFIGS: Mapping[str, ConfigDef] = table(
         if name.endswith((".heartbeat.interval.ms", ".session.timeout.ms", ".lock.duration.ms")) and one.dynamic
     ),
     *(
-        ConfigDef(
-            name, ConfigType.INT, str(default), "A bound of what a group may be configured with, in ms.", dynamic=False
-        )
+        ConfigDef(name, ConfigType.INT, str(default), "A bound of what a group may be configured with.", dynamic=False)
         for name, default in _GROUP_BOUNDS.items()
     ),
     *(

@@ -68,13 +68,18 @@ class KafkaGroupSettings(Section):
         15_000, ge=1, description="Shortest record lock that a share group may be configured with."
     )
     share_delivery_count_limit: int = setting(
-        5, ge=1, le=32_767, description="Maximum number of times a record is delivered to a share group."
+        5,
+        ge=1,
+        le=32_767,
+        description="Maximum number of times a record is delivered to a share group, unless the group's configuration "
+        "sets another number.",
     )
     share_partition_max_record_locks: int = setting(
         2_000,
         ge=1,
         le=100_000,
-        description="Maximum number of records of one partition that a share group may have in flight.",
+        description="Maximum number of records of one partition that a share group may have in flight, unless the "
+        "group's configuration sets another number.",
     )
     offsets_retention_ms: Duration = setting(
         604_800_000,
@@ -111,6 +116,14 @@ class KafkaGroupSettings(Section):
     """Longest session timeout that a share group may be configured with."""
     share_max_record_lock_duration_ms: ClassVar[Duration] = 60_000
     """Longest lock of a record that a share group may be configured with."""
+    share_min_delivery_count_limit: ClassVar[int] = 2
+    """Smallest number of deliveries that a share group may be configured with."""
+    share_max_delivery_count_limit: ClassVar[int] = 10
+    """Largest number of deliveries that a share group may be configured with."""
+    share_min_partition_max_record_locks: ClassVar[int] = 100
+    """Fewest records in flight that a share group may be configured with."""
+    share_max_partition_max_record_locks: ClassVar[int] = 4_000
+    """Most records in flight that a share group may be configured with."""
     share_sessions: ClassVar[int] = 2_000
     """Most share sessions kept, one for each member that fetches."""
 

@@ -86,7 +86,10 @@ class Acknowledging:
         return outcomes
 
     async def _take(self, place: Place, batches: Sequence[Said]) -> LivePartition:
-        acks = acks_of(batches, self._service.settings.share_partition_max_record_locks, renews=self._renews)
+        acks = acks_of(batches, self._service.most_in_flight(self._group_id), renews=self._renews)
+        if any(ack.kind is AckType.RENEW for ack in acks) and not self._service.may_renew(self._group_id):
+            text = f"share.renew.acknowledge.enable of group {self._group_id!r} is false"
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, text)
         live = await self._service.partition(self._group_id, *place)
         live.check()
         lock_ms = self._service.lock_ms(self._group_id)

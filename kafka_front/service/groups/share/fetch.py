@@ -222,7 +222,7 @@ class _Reading:
         self._session = session
         self._committed = self._share.reads_committed(session.group_id)
         self._lock_ms = self._share.lock_ms(session.group_id)
-        self._most = self._share.settings.share_partition_max_record_locks
+        self._most = self._share.most_in_flight(session.group_id)
         self._records_left = max(request.max_records, 0)
         self._room = min(request.max_bytes, owner._max_bytes)  # 0 reads nothing, as at a broker
         self._datas = datas

@@ -38,7 +38,6 @@ class ShareOffsets:
         self._catalog = service.catalog
         self._logs = service.logs
         self._db = service.node.db
-        self._deliveries = share.settings.share_delivery_count_limit
 
     async def describe(
         self, ctx: Context, request: m.DescribeShareGroupOffsetsRequest
@@ -59,7 +58,7 @@ class ShareOffsets:
     async def _describe(self, ctx: Context, asked: _AskedGroup, answer: _Group) -> None:
         rows = await self._db.run(partial(tables.of_group, group=asked.group_id))
         kept = {
-            (topic_id, number): SharePartition(start, self._deliveries, spans)
+            (topic_id, number): SharePartition(start, self._share.most_deliveries(asked.group_id), spans)
             for topic_id, number, start, spans in rows
         }
         wanted: list[tuple[str, list[int]]] = [(one.topic_name, list(one.partitions)) for one in asked.topics or ()]
