@@ -8,8 +8,9 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -275,14 +276,21 @@ class NodeClient:
                     self.fail(f"the password of {name} is to be in ANABRANCH_PASSWORD", EXIT_USAGE)
                 password = str(click.prompt(f"Password of {name}", hide_input=True, err=True))
             self._login["Authorization"] = f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
-        self._connection: http.client.HTTPConnection
+        self._connect: Callable[[], http.client.HTTPConnection]
         if parts.scheme == "https":
             # Trusts the system's authorities, or the file that SSL_CERT_FILE names.
             context = ssl.create_default_context()
-            self._connection = http.client.HTTPSConnection(parts.hostname, port, context=context)
+            self._connect = partial(http.client.HTTPSConnection, parts.hostname, port, context=context)
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, port)
+            self._connect = partial(http.client.HTTPConnection, parts.hostname, port)
+        self._connection = self._connect()
         self._failures = (OSError, http.client.HTTPException)
+
+    def another(self) -> NodeClient:
+        """Return a client of the same node with a connection of its own."""
+        made = copy(self)
+        made._connection = self._connect()
+        return made
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Return the JSON answer to a request."""

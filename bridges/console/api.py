@@ -9,7 +9,9 @@ from pathlib import Path
 
 from aiohttp import web
 
+from bridges.console import FRONT
 from bridges.console.clients.requests import ClientHandlers
+from bridges.console.groups.memberships import MemberHandlers
 from bridges.console.groups.requests import GroupHandlers
 from bridges.console.groups.resets import ResetHandlers
 from bridges.console.handlers import Handlers, route
@@ -19,7 +21,7 @@ from bridges.console.nodes.cluster import ClusterHandlers
 from bridges.console.nodes.status import StatusHandlers
 from bridges.console.openapi import document
 from bridges.console.problems.requests import ProblemHandlers
-from bridges.console.records.requests import FRONT, RecordHandlers
+from bridges.console.records.requests import RecordHandlers
 from bridges.console.records.sides import SideHandlers
 from bridges.console.rights.access_rules import AccessRuleHandlers
 from bridges.console.rights.quotas import QuotaHandlers
@@ -56,6 +58,7 @@ HANDLERS: tuple[type[Handlers], ...] = (
     GroupHandlers,
     PictureHandlers,
     ResetHandlers,
+    MemberHandlers,
     SideHandlers,
     DescriptionHandlers,
     AccessRuleHandlers,
@@ -76,7 +79,7 @@ class Console:
         """Create the handlers. With ``open_health``, health and metrics need no login where other requests do."""
         self._node = node
         self._open_health = open_health
-        self._records = RecordHandlers(node)
+        self._handlers = [kind(node) for kind in HANDLERS]
 
     def application(self) -> web.Application:
         """Return the application with all routes; call once."""
@@ -84,8 +87,8 @@ class Console:
         doorkeeper = Doorkeeper(node.authenticator, lambda request: "console", open_health=self._open_health)
         middlewares = [self._measured, errors_as_json, doorkeeper.let_in]
         app = web.Application(middlewares=[*middlewares, Counted(node.budget).middleware])
-        for kind in HANDLERS:
-            (self._records if kind is RecordHandlers else kind(node)).add_to(app)
+        for handlers in self._handlers:
+            handlers.add_to(app)
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)
         app.on_response_prepare.append(_ask_each_time)
@@ -93,11 +96,13 @@ class Console:
 
     def end_streams(self) -> None:
         """End all streams, and begin no new ones."""
-        self._records.stop()
+        for handlers in self._handlers:
+            handlers.stop()
 
     def close(self) -> None:
         """Release all resources, once no request is in progress."""
-        self._records.close()
+        for handlers in self._handlers:
+            handlers.close()
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(_STATIC / "index.html", headers=_PAGE_HEADERS)

@@ -68,6 +68,12 @@ class Handlers:
         self._node = node
         self._access = Access(node.authorizer)
 
+    def stop(self) -> None:
+        """End answers that do not end by themselves."""
+
+    def close(self) -> None:
+        """Release all resources, once no request is in progress."""
+
     @classmethod
     def routes(cls) -> Iterator[tuple[Route, Handler]]:
         """Yield the requests that the class answers, each with its method."""

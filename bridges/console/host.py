@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bridges.clients import Clients
     from bridges.cluster.ownership import Membership, Others
     from bridges.console.clients.everywhere import ClientsEverywhere
+    from bridges.console.groups.members import GroupMembers
     from bridges.console.groups.states import GroupStates
     from bridges.console.history.sampling import Recorder
     from bridges.console.problems.rules import Problem
@@ -75,6 +76,7 @@ class Host(Struct):
     transaction_directories: Callable[[], Mapping[str, TransactionDirectory]]
     """Returns the transactional ids that each front coordinates."""
     group_states: GroupStates
+    group_members: GroupMembers
     topic_sizes: TopicSizes
     clients: Clients
     """The clients of this node."""

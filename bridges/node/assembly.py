@@ -23,6 +23,8 @@ from bridges.auth.authenticator import Authenticator
 from bridges.catalog.views.groups import GroupDirectory
 from bridges.catalog.views.jobs import JobDirectory
 from bridges.catalog.views.transactions import TransactionDirectory
+from bridges.console import FRONT as HTTP
+from bridges.console.groups.members import GroupReaders
 from bridges.formats import FormatTaken, register
 from bridges.life import Life, Phase
 from bridges.metrics import Metrics
@@ -73,6 +75,7 @@ class Node(Life):
         self.stalls = LoopStalls()
         self.works = SlicedWorks()
         self.fronts: list[Front] = []
+        self.group_readers = GroupReaders()
         self.addresses: dict[str, Address] = {}
         """Bound address of every open listener, by name."""
         self.authenticator = Authenticator(settings.auth_options, barrier=self.metrics.barrier)
@@ -115,8 +118,8 @@ class Node(Life):
 
     @property
     def group_directories(self) -> dict[str, GroupDirectory]:
-        """The groups of each front that has groups, by the front's name."""
-        return group_directories(self.fronts)
+        """The groups of each front that has groups, and those that clients read over HTTP, by the front's name."""
+        return {**group_directories(self.fronts), HTTP: self.group_readers}
 
     @property
     def job_directories(self) -> dict[str, JobDirectory]:
@@ -191,6 +194,7 @@ class Node(Life):
             reloads=self._reloads,
             fronts=self.fronts,
             group_directories=lambda: self.group_directories,
+            group_readers=self.group_readers,
             job_directories=lambda: self.job_directories,
             transaction_directories=lambda: self.transaction_directories,
         )

@@ -1,14 +1,17 @@
-"""``anabranch tail`` and ``anabranch consume``: prints records of a topic."""
+"""``anabranch tail`` and ``anabranch consume``: prints records of topics."""
 
 from __future__ import annotations
 
 import base64
 import json
+import queue
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
-from typing import Any
-from urllib.parse import quote
+from typing import Any, cast
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -18,10 +21,14 @@ from bridges.commands.common import NodeClient, asks_node, parse_time, topic_pat
 Line = dict[str, Any]
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
 _MOST_LAST = 1000
+_WAITING = 1000
+"""Lines that wait to be printed."""
+_COMMIT_S = 1.0
+"""Interval at which the positions of a group are committed."""
 
 
 @click.command("tail")
-@click.argument("topic")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--partition", "-p", type=click.IntRange(0), help="Partition to read (default: all).")
 @click.option(
     "--from",
@@ -31,9 +38,14 @@ _MOST_LAST = 1000
     default=None,
     metavar="PLACE",
     help="First record: 'earliest', 'latest', an offset, a time such as 2026-01-31T12:00:00Z (default: UTC), or -N "
-    "for the newest N (default: latest with --follow, else earliest).",
+    "for the newest N (default: latest with --follow, else earliest). With --group: 'earliest' (the default) or "
+    "'latest', where the group has no position.",
 )
-@click.option("--group", help="Start at the positions of this group, which stay where they are.")
+@click.option(
+    "--group",
+    help="Read as the only member of this group: from its positions, committing what was printed. Refused while it "
+    "has members of any protocol.",
+)
 @click.option("--follow", "-f", is_flag=True, help="Print new records until interrupted.")
 @click.option("--limit", "-n", "-c", type=click.IntRange(0), help="Maximum number of records to print.")
 @click.option("--text", help="Print only records with this text in the key, the value or a header.")
@@ -49,7 +61,7 @@ _MOST_LAST = 1000
 )
 @asks_node
 def command(
-    topic: str,
+    topics: tuple[str, ...],
     partition: int | None,
     start: str | None,
     group: str | None,
@@ -59,46 +71,154 @@ def command(
     client: NodeClient,
     **filters: object,
 ) -> None:
-    """Print records of TOPIC, one a line: values as they are, or JSON records with --json."""
+    """Print records of TOPICs, one a line: values as they are, or JSON records with --json."""
     if keys:
         template = r"%p\t%o\t%k\t%s\n"
-    place = _place(client, topic, start, group, follow)
-    path = topic_path(topic, "records", partition=partition, follow="true" if follow else None, **{**filters, **place})
-    out = sys.stdout.buffer
-    lines: Iterable[bytes] = client.lines(path)
-    if "order" in place:
-        lines = _newest(lines, int(place["limit"]))
+    topics = tuple(dict.fromkeys(topics))
+    member = None
+    if group is not None:
+        if start not in (None, "earliest", "latest") or any(filters[name] for name in ("text", "key", "header")):
+            client.fail("with --group, --from is 'earliest' or 'latest', and all records are read", EXIT_USAGE)
+        member = _Member(client, group, topics)
+    paths, newest = {}, 0
+    for topic in topics:
+        place = _place(client, start, follow) if member is None else {"at": member.places(topic, partition, start)}
+        newest = int(place["limit"]) if "order" in place else 0
+        query = {"partition": partition, "follow": "true" if follow else None, **filters, **place}
+        paths[topic] = topic_path(topic, "records", **query)
+    if (follow and len(paths) > 1) or member is not None:
+        lines = _together(client, paths, member)
+    else:
+        lines = ((topic, line) for topic, path in paths.items() for line in client.lines(path))
+    if newest:
+        lines = _newest(lines, newest)
+    left = cast("int | None", filters["limit"])
     try:
-        for line in lines:
+        for topic, line in lines:
             record = json.loads(line)
-            if "looked" in record:
-                if "order" not in place:
-                    click.echo(f"looked at {record['looked']} records", err=True)
+            if not _print(client, topic, record, line if len(topics) == 1 else None, template, progress=not newest):
                 continue
-            if "error" in record and "offset" not in record:
-                client.fail(str(record["error"]))
-            if "error" in record and not client.as_json:
-                unreadable = f"partition {record['partition']}, offsets {record['offset']} to {record['end'] - 1}"
-                click.echo(f"{unreadable}: {record['error']}", err=True)
-                continue
-            out.write(line if client.as_json else b"".join(_printed(record, topic, template or r"%s\n")))
             if follow:
-                out.flush()
-        out.flush()
+                sys.stdout.buffer.flush()
+            if member is not None:
+                member.printed(topic, record["partition"], record.get("end", record["offset"] + 1))
+            if left is not None:
+                left -= 1
+                if left <= 0:
+                    break
+        sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         client.close()
+    if member is not None:
+        member.commit(leave=True)
 
 
-def _place(client: NodeClient, topic: str, start: str | None, group: str | None, follow: bool) -> dict[str, str]:
+class _Member:
+    """The membership in a group, and the positions that are due to be committed."""
+
+    def __init__(self, client: NodeClient, group: str, topics: tuple[str, ...]) -> None:
+        self._client = client.another()
+        self._path = f"/api/groups/{quote(group, safe='')}"
+        self._open = client.another()
+        self._lines = self._open.lines(f"{self._path}/member?{urlencode({'topics': ','.join(topics)})}")
+        first = json.loads(next(self._lines))
+        self._id: str = first["member_id"]
+        self._known: list[tuple[str, int, int | None, int]] = first["positions"]
+        self._due: dict[tuple[str, int], int] = {}
+        self._at = time.monotonic()
+
+    def places(self, topic: str, partition: int | None, start: str | None) -> str:
+        """Return where to begin in the partitions of a topic, as the node's interface takes it."""
+        return ",".join(
+            f"{number}:{offset if offset is not None else end if start == 'latest' else 0}"
+            for name, number, offset, end in self._known
+            if name == topic and partition in (None, number)
+        )
+
+    def watch(self, lines: queue.Queue[tuple[str, Any]]) -> None:
+        """Put the end of the membership among the lines."""
+        for _ in self._lines:
+            pass
+        lines.put(("", None))
+
+    def printed(self, topic: str, partition: int, following: int) -> None:
+        """Remember the offset behind a record that was printed."""
+        self._due[topic, partition] = following
+
+    def commit_soon(self) -> None:
+        """Commit what is due, if the last time is long enough ago."""
+        if time.monotonic() - self._at >= _COMMIT_S:
+            self.commit()
+
+    def commit(self, *, leave: bool = False) -> None:
+        """Commit what is due, after it has left this process; with ``leave``, leave the group."""
+        sys.stdout.buffer.flush()
+        due, self._due, self._at = self._due, {}, time.monotonic()
+        if due or leave:
+            positions = [(*place, offset) for place, offset in due.items()]
+            body = {"member_id": self._id, "positions": positions, "leave": leave}
+            self._client.call("POST", f"{self._path}/commit", body)
+
+
+def _together(client: NodeClient, paths: dict[str, str], member: _Member | None) -> Iterator[tuple[str, bytes]]:
+    """Yield the lines of several topics as they come, and commit the positions of a member meanwhile."""
+    lines: queue.Queue[tuple[str, Any]] = queue.Queue(_WAITING)
+
+    def feed(topic: str, path: str) -> None:
+        try:
+            for line in client.another().lines(path):
+                lines.put((topic, line))
+        except SystemExit as failed:  # the reason has been printed
+            lines.put((topic, failed))
+        else:
+            lines.put((topic, None))
+
+    for one in paths.items():
+        threading.Thread(target=feed, args=one, daemon=True).start()
+    if member is not None:
+        threading.Thread(target=member.watch, args=(lines,), daemon=True).start()
+    left = len(paths)
+    while left:
+        if member is not None:
+            member.commit_soon()
+        try:
+            topic, line = lines.get(timeout=_COMMIT_S)
+        except queue.Empty:
+            continue
+        if isinstance(line, SystemExit):
+            raise line
+        if line is not None:
+            yield topic, line
+        elif topic:
+            left -= 1
+        else:
+            client.fail("the group has gone to another node, and its positions are there: start again")
+
+
+def _print(
+    client: NodeClient, topic: str, record: Line, line: bytes | None, template: str | None, *, progress: bool
+) -> bool:
+    """Print what a line says; ``line`` is None if it lacks the topic. Return whether it is a record, or an unreadable
+    batch."""
+    if "looked" in record:
+        if progress:
+            click.echo(f"looked at {record['looked']} records", err=True)
+        return False
+    if "error" in record and "offset" not in record:
+        client.fail(str(record["error"]))
+    if client.as_json:
+        printed = line or json.dumps({"topic": topic, **record}, ensure_ascii=False).encode() + b"\n"
+        sys.stdout.buffer.write(printed)
+    elif "error" in record:
+        unreadable = f"partition {record['partition']}, offsets {record['offset']} to {record['end'] - 1}"
+        click.echo(f"{unreadable}: {record['error']}", err=True)
+    else:
+        sys.stdout.buffer.write(b"".join(_printed(record, topic, template or r"%s\n")))
+    return True
+
+
+def _place(client: NodeClient, start: str | None, follow: bool) -> dict[str, str]:
     """Return the part of the query that says where to begin."""
-    if group is not None:
-        if start is not None:
-            client.fail("either --from or --group is given", EXIT_USAGE)
-        known = client.call("GET", f"/api/groups/{quote(group, safe='')}")["positions"]
-        at = [f"{one['partition']}:{one['offset']}" for one in known if one["topic"] == topic]
-        if not at:
-            client.fail(f"group {group!r} has no position in topic {topic!r}")
-        return {"at": ",".join(at)}
     offset = start or ("latest" if follow else "earliest")
     if offset in ("earliest", "latest") or offset.isdigit():
         return {"offset": offset}
@@ -110,16 +230,16 @@ def _place(client: NodeClient, topic: str, start: str | None, group: str | None,
     return {"since_ms": str(moment)}
 
 
-def _newest(lines: Iterable[bytes], count: int) -> Iterator[bytes]:
+def _newest(lines: Iterable[tuple[str, bytes]], count: int) -> Iterator[tuple[str, bytes]]:
     """Yield the newest ``count`` records in order of time, and what is not a record; a node sends a few too many."""
-    records: list[tuple[int, int, int, bytes]] = []
-    for line in lines:
+    records: list[tuple[int, str, int, int, bytes]] = []
+    for topic, line in lines:
         record = json.loads(line)
         if "offset" in record and "error" not in record:
-            records.append((record.get("timestamp", -1), record["partition"], record["offset"], line))
+            records.append((record.get("timestamp", -1), topic, record["partition"], record["offset"], line))
         else:
-            yield line
-    yield from (line for *_, line in sorted(records)[-count:])
+            yield topic, line
+    yield from ((topic, line) for _, topic, _, _, line in sorted(records)[-count:])
 
 
 def _printed(record: Line, topic: str, template: str) -> Iterator[bytes]:

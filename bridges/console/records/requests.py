@@ -18,6 +18,7 @@ from anabranch_kit.run.turns import Turns, gathered, worked_off
 from bridges.auth import Operation
 from bridges.catalog.topics.lineage import choose_partition
 from bridges.catalog.topics.topic import Topic
+from bridges.console import FRONT
 from bridges.console.handlers import Handlers, route
 from bridges.console.host import Host
 from bridges.console.records.conditions import parse_conditions
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from bridges.clients import Client
     from bridges.formats.records import Record
     from bridges.log.remote.readable import ReadableLog
-
-FRONT = "http"
-"""Name of the HTTP interface in metrics."""
 
 _BATCH_RECORDS = 1000
 _BATCH_BYTES = 256 * 1024

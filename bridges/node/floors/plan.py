@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bridges.catalog.views.groups import GroupDirectory
     from bridges.catalog.views.jobs import JobDirectory
     from bridges.catalog.views.transactions import TransactionDirectory
+    from bridges.console.groups.members import GroupReaders
     from bridges.life import Life
     from bridges.metrics import Metrics
     from bridges.node.finding import Finding
@@ -102,6 +103,7 @@ class Plan(Struct, frozen=True):
     fronts: list[Front]
     """The fronts that serve; the floor of the fronts adds them."""
     group_directories: Callable[[], Mapping[str, GroupDirectory]]
+    group_readers: GroupReaders
     job_directories: Callable[[], Mapping[str, JobDirectory]]
     transaction_directories: Callable[[], Mapping[str, TransactionDirectory]]
 

@@ -20,6 +20,7 @@ from bridges.catalog.topics.topic import Change, ChangeKind
 from bridges.clients import Clients
 from bridges.console.clients.everywhere import ClientsEverywhere
 from bridges.console.door import ConsoleDoor
+from bridges.console.groups.members import GroupMembers
 from bridges.console.groups.states import GroupStates
 from bridges.console.history.sampling import Recorder
 from bridges.console.host import Host
@@ -108,6 +109,7 @@ def _show(
         job_directories=plan.job_directories,
         transaction_directories=plan.transaction_directories,
         group_states=states,
+        group_members=GroupMembers(plan.group_readers, progress, cluster, place.peers),
         topic_sizes=TopicSizes(metadata.catalog, log.logs, cluster, place.peers),
         clients=clients,
         clients_everywhere=ClientsEverywhere(clients, cluster, place.peers),
