@@ -20,6 +20,7 @@ from kafka_front.service.core import KafkaService
 from kafka_front.service.fetch import list_offsets
 from kafka_front.service.fetch import requests as fetch
 from kafka_front.service.groups import GroupService
+from kafka_front.service.groups.live import LiveGroups
 from kafka_front.service.groups.share import fetch as share_fetch
 from kafka_front.service.groups.share import membership as share_membership
 from kafka_front.service.groups.share import offsets as share_offsets
@@ -75,6 +76,7 @@ class KafkaServer:
         self._node = node
         self._server: Server | None = None
         self._groups: GroupService | None = None
+        self._live_groups: LiveGroups | None = None
         self._share: ShareService | None = None
         self._transactions: Transactions | None = None
         self._live_transactions: LiveTransactions | None = None
@@ -83,7 +85,7 @@ class KafkaServer:
     @property
     def groups(self) -> GroupDirectory | None:
         """Return the groups that clients have joined; None before :meth:`start`."""
-        return None if self._groups is None else self._groups.live
+        return self._live_groups
 
     @property
     def transactions(self) -> TransactionDirectory | None:
@@ -98,6 +100,7 @@ class KafkaServer:
         await service.tokens.load()
         node.every(_SWEEP_MS, service.tokens.sweep, "delegation tokens")
         joined = self._groups = groups.groups_of(node, service.settings, service.access, service.group_configs)
+        self._live_groups = LiveGroups(joined)
         share = ShareService(node, service.settings, joined, service.group_configs)
         await joined.start()
         node.every(service.settings.group.share_heartbeat_interval_ms, share.expire, "members of share groups")

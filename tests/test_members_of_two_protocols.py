@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -29,6 +34,7 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import ConsumerGroupDescribeRequest, FindCoordinatorRequest, OffsetDeleteRequest
 from tests.conftest import TEST_SETTINGS
 from tests.kafka_front.test_session import Client as KafkaClient
+from tests.kit.waiting import wait_until
 from tests.node_process import ANY, NodeProcess
 
 PATIENCE_S = 60
@@ -248,3 +254,89 @@ def test_the_next_protocol_goes_on_where_the_last_one_was(node: NodeProcess, dri
     (altering,) = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [place])]).values()
     assert altering.result(PATIENCE_S).topic_partitions[0].error is None
     assert positions(node, group)[0] == 0
+
+
+def delete(node: NodeProcess, group: str) -> tuple[int, str]:
+    """The status and the sentence of the answer."""
+    request = urllib.request.Request(f"{node.console}/api/groups/{group}", method="DELETE")
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return answer.status, ""
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)["error"]
+
+
+def test_a_group_that_ydbs_readers_use_is_not_deleted(node: NodeProcess, group: str, reader: ydb.TopicReader) -> None:
+    status, sentence = delete(node, group)
+    assert status == 409
+    assert "has a member through ydb (" in sentence
+    admin = admin_of(node)
+    assert group in [one.group_id for one in admin.list_consumer_groups().result(PATIENCE_S).valid]
+
+
+def test_a_group_that_kafkas_members_read_is_not_deleted(node: NodeProcess, group: str, member: Consumer) -> None:
+    member.commit(asynchronous=False)
+    status, sentence = delete(node, group)
+    assert status == 409
+    assert "has a member through kafka (" in sentence
+    assert positions(node, group)
+
+
+def test_a_deleted_group_is_gone_for_every_protocol(node: NodeProcess, driver: ydb.Driver, group: str) -> None:
+    with closing(consumer_of(node, group, {"group.protocol": "classic"})) as consumer:
+        consumer.commit(offsets=[TopicPartition(group, 0, 5)], asynchronous=False)
+    driver.topic_client.commit_offset(group, group, 1, 4)
+    assert positions(node, group) == {0: 5, 1: 4}
+    assert delete(node, group) == (200, "")
+    assert delete(node, group)[0] == 404
+    with closing(consumer_of(node, group, {})) as consumer:
+        (found,) = consumer.committed([TopicPartition(group, 0)], timeout=PATIENCE_S)
+        assert found.offset < 0
+    with driver.topic_client.reader(group, group) as reader:
+        assert reader.receive_batch(timeout=PATIENCE_S).messages[0].offset == 0
+
+
+def consuming(node: NodeProcess, group: str, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bridges", "consume", group, "--group", group, "--node", node.console, *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_the_command_line_reads_on_where_it_has_committed(node: NodeProcess, group: str) -> None:
+    seen: list[bytes] = []
+    for options in (("-n", "6"), ("-n", "5"), ()):
+        told, complaint = consuming(node, group, *options).communicate(timeout=PATIENCE_S)
+        assert not complaint
+        seen += told.split()
+        assert sum(positions(node, group).values()) == len(seen)
+    assert sorted(map(int, seen)) == list(range(20))
+
+
+def test_the_command_line_excludes_members_of_other_protocols(
+    node: NodeProcess, driver: ydb.Driver, group: str
+) -> None:
+    with consuming(node, group, "--follow", "--from", "earliest") as following:
+        assert following.stdout is not None
+        seen = {int(following.stdout.readline()) for _ in range(20)}
+        assert seen == set(range(20))
+        status, sentence = delete(node, group)
+        assert (status, "has a member through http (anabranch at 127.0.0.1)" in sentence) == (409, True)
+        other = consuming(node, group)
+        assert b"one client reads a group over HTTP" in other.communicate(timeout=PATIENCE_S)[1]
+        with pytest.raises(ydb.Error, match="through http"), driver.topic_client.reader(group, group) as reader:
+            reader.receive_batch(timeout=PATIENCE_S)
+        producer = Producer({"bootstrap.servers": node.kafka})
+        producer.produce(group, b"20")
+        assert not producer.flush(PATIENCE_S)
+        assert int(following.stdout.readline()) == 20
+        following.send_signal(signal.SIGINT)
+        assert following.wait(PATIENCE_S) == 0
+    assert sum(positions(node, group).values()) == 21
+    wait_until(lambda: delete(node, group)[0] == 200)
+
+
+def test_the_command_line_does_not_join_members_of_other_protocols(
+    node: NodeProcess, group: str, reader: ydb.TopicReader
+) -> None:
+    following = consuming(node, group, "--follow")
+    assert b"has a member through ydb" in following.communicate(timeout=PATIENCE_S)[1]
+    assert following.returncode == 1

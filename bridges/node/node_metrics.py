@@ -8,7 +8,7 @@ import platform
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -20,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from anabranch_kit.memory import heap
 from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.run.stalls import BUCKETS
-from anabranch_kit.run.turns import Parts, sorting
+from anabranch_kit.run.turns import sorting
 from bridges.catalog.views.groups import live_groups, records_behind
 from bridges.catalog.views.jobs import RUNNING
 from bridges.catalog.views.transactions import KeepsIds, TransactionDirectory, TransactionView
@@ -279,15 +279,12 @@ def _jobs(node: Host) -> Iterator[Metric]:
 
 def _groups(node: Host) -> Iterator[Metric]:
     about = ("anabranch_groups", "Consumer groups with members or committed positions.")
-    elsewhere: Parts[GroupName, None] = Parts()
     kinds: Counter[tuple[str, str]] = Counter()
-    for number, (name, front, summary) in enumerate(live_groups(node.group_directories()), 1):
-        if not node.progress.has_positions(name):
-            elsewhere.part(name)[name] = None
+    for number, (_, front, summary) in enumerate(live_groups(node.group_directories()), 1):
         kinds[front, summary.kind] += 1
         if not number % SLICE:
             yield gauge(*about)
-    yield value(*about, sum(map(len, elsewhere.all)) + node.progress.group_count)
+    yield value(*about, len(node.progress.listed))
     joined = dict(sorted(kinds.items()))
     yield values("anabranch_groups_joined", "Groups with members, by kind.", ("front", "kind"), joined)
 
@@ -335,6 +332,7 @@ def _lag(node: Host, lag_series: int) -> Iterator[Metric]:
                     yield told
                     told = _lag_family()
         yield told
+    omitted += yield from _shared(node, room)
     yield value(
         "anabranch_group_lag_omitted", "Positions without a lag series, above limits.group_lag_series.", omitted
     )
@@ -342,6 +340,34 @@ def _lag(node: Host, lag_series: int) -> Iterator[Metric]:
     for behind_now in slices([*islice(node.recorder.lags.items(), lag_series)]):
         late = {(group, space): seconds for (space, group), (_, seconds, _) in behind_now}
         yield values("anabranch_group_lag_seconds", text, ("group", "space"), late)
+
+
+def _shared(node: Host, room: int) -> Generator[Metric, None, int]:
+    """Show the partitions of groups whose members share records, as last sampled; return how many had no ``room``."""
+    omitted = 0
+    labels = ("group", "topic", "partition", "space")
+    lags = _lag_family()
+    acquired = gauge(
+        "anabranch_share_group_acquired_records", "Records that members of a share group have now.", *labels
+    )
+    again = gauge(
+        "anabranch_share_group_redelivered_records",
+        "Unfinished records of a share group that were delivered more than once.",
+        *labels,
+    )
+    for (space, group), places in [*node.recorder.shared.items()]:
+        if len(places) > room:
+            omitted += len(places)
+            continue
+        room -= len(places)
+        for one in places:
+            key = [group, one.topic, str(one.partition), space]
+            if (log := node.logs.in_use(one.topic, one.partition)) is not None:
+                lags.add_metric(key, one.lag(log.log_start_offset, log.high_watermark))
+            acquired.add_metric(key, one.acquired)
+            again.add_metric(key, sum(records for count, records in one.deliveries.items() if count > 1))
+    yield from (lags, acquired, again)
+    return omitted
 
 
 _STORE_TOTALS = {

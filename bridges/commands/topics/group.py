@@ -14,6 +14,7 @@ from bridges.commands.common import (
     NOTHING,
     NodeClient,
     asks_node,
+    confirm,
     escape,
     history_options,
     join_neighbours,
@@ -23,6 +24,7 @@ from bridges.commands.common import (
     print_json,
     print_table,
     space_option,
+    yes_option,
 )
 
 
@@ -66,7 +68,7 @@ class _Groups(click.Group):
 def command() -> None:
     """List consumer groups, or show the members of one and its lag.
 
-    A group that is itself called "list", "describe", "history" or "reset" is shown with "describe".
+    A group that is itself called "list", "describe", "history", "reset" or "delete" is shown with "describe".
     """
 
 
@@ -197,6 +199,18 @@ def reset(
         click.echo("nothing was changed (--dry-run)")
 
 
+@command.command("delete")
+@click.argument("group")
+@space_option
+@yes_option
+@asks_node
+def delete(group: str, space: str, yes: bool, client: NodeClient) -> None:
+    """Delete a group without members: its positions, and what each protocol keeps of it."""
+    confirm(f"Delete group {group} and its positions?", yes=yes, as_json=client.as_json)
+    client.show("DELETE", f"/api/groups/{quote(group, safe='')}?{urlencode({'space': space})}")
+    click.echo(f"deleted {escape(group)}")
+
+
 def _facts(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "group", escape(found["group"])
     yield "protocol", _fronts(found)
@@ -223,6 +237,9 @@ def _print_positions(found: dict[str, Any]) -> None:
         "HOST",
         "CLIENT-ID",
     ]
+    if any("acquired" in one for one in found["positions"]):
+        _print_shared(found["positions"])
+        return
     with_metadata = any(one["metadata"] for one in found["positions"])
     rows = []
     for one in found["positions"]:
@@ -232,6 +249,19 @@ def _print_positions(found: dict[str, Any]) -> None:
         row = [escape(one["topic"]), one["partition"], *numbers, lag({**one, "unknown_lags": 0})[1], *reader]
         rows.append([*row, escape(one["metadata"])] if with_metadata else row)
     print_table([*heads, "METADATA"] if with_metadata else heads, rows)
+
+
+def _print_shared(positions: list[dict[str, Any]]) -> None:
+    """Print the partitions of a share group; DELIVERIES has the unfinished records by the number of deliveries."""
+    rows = []
+    for one in positions:
+        numbers = [NOTHING if one[key] is None else one[key] for key in ("offset", "end_offset", "lag")]
+        seconds = lag({**one, "unknown_lags": 0})[1]
+        deliveries = ", ".join(f"{records} x {count}" for count, records in one["deliveries"].items())
+        row = [escape(one["topic"]), one["partition"], *numbers, seconds, one["acquired"], deliveries or NOTHING]
+        rows.append(row)
+    heads = ["START-OFFSET", "LOG-END-OFFSET", "LAG", "SECONDS", "ACQUIRED", "RECORDS x DELIVERIES"]
+    print_table(["TOPIC", "PARTITION", *heads], rows)
 
 
 def _print_members(members: list[dict[str, Any]]) -> None:
@@ -258,4 +288,5 @@ def _print_members(members: list[dict[str, Any]]) -> None:
 
 
 def _fronts(group: dict[str, Any]) -> str:
-    return ",".join(group["fronts"]) or NOTHING
+    fronts = ",".join(group["fronts"]) or NOTHING
+    return f"{fronts}/share" if group["kind"] == "share" else fronts

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import structlog
 from aiohttp import web
+from msgspec import Struct
 
-from anabranch_kit.run.turns import Parts, in_turns, let_go, sorting
+from anabranch_kit.run.turns import in_turns, sorting
 from bridges.auth import Operation
 from bridges.catalog.views.groups import (
     CONSUMERS,
@@ -17,7 +20,7 @@ from bridges.catalog.views.groups import (
     GroupName,
     GroupSummary,
     GroupView,
-    live_groups,
+    SharedPlace,
     records_behind,
 )
 from bridges.console import paging
@@ -27,6 +30,7 @@ from bridges.console.history.sampling import RECORDS, refresh_for_a_while, trend
 from bridges.console.host import Host
 from bridges.console.paging import ListQuery, Page, SortedQuery
 from bridges.http import rows
+from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
@@ -34,13 +38,13 @@ if TYPE_CHECKING:
     from bridges.catalog.views.groups import Place
     from bridges.log.remote.readable import ReadableLog
 
+_log = structlog.get_logger("anabranch.console")
+
 _TOPICS = 20
 """Most topics per group in a page of groups."""
 _MEMBERS_BYTES = 96 * 1024
 """Bytes of members in an answer with a page of a group's positions."""
 _POSITIONS_BYTES = paging.MOST_BYTES - _MEMBERS_BYTES
-_Live = Parts[GroupName, dict[str, GroupSummary]]
-"""The summary of a group in each front that has it."""
 _NOBODY = "Empty"
 """State of a group that has committed positions and no members."""
 
@@ -57,8 +61,14 @@ class ReadersQuery(SortedQuery, frozen=True, kw_only=True):
     sort: Literal["name", "lag", "seconds"] = "name"
 
 
+class SpaceQuery(Struct, frozen=True, kw_only=True):
+    """The ``space`` of a group: for a protocol whose groups have a namespace of their own."""
+
+    space: str = CONSUMERS
+
+
 class GroupQuery(ListQuery, frozen=True, kw_only=True):
-    """The query of one group. ``space``: for a protocol whose groups have a namespace of their own."""
+    """The query of one group, or of a page of its positions; ``space`` as in :class:`SpaceQuery`."""
 
     space: str = CONSUMERS
 
@@ -74,74 +84,63 @@ class GroupHandlers(Handlers):
         partitions in use; ``unknown_lags`` counts the others. Lag in seconds, and lag as a sort key, are as last
         sampled.
         """
-        page = query.page
+        page, states, listed = query.page, self._node.group_states, self._node.progress.listed
+        names = listed.walk(descending=page.sort == "name" and page.descending)
+        seen = self._seen(request, page, names)
         if page.whole:
-            return await rows.answer(
-                request, "groups", self._summaries(request), head=self._node.group_states.as_json()
-            )
-        live: _Live = Parts()
-        names: list[tuple[str, str]] = []
-        async for _ in in_turns(_all(self._node, live, names)):
-            pass
-        found, total = await paging.chosen(
-            self._sorted_by(request, page, live, names), page, descending=page.sort == "name" and page.descending
-        )
-        shown = {name: _fronts(live, name) for name in ((space, group) for _, group, space in found)}
-        await let_go(names, *live.all)
-        head = self._node.group_states.as_json()
+            lines = ((None,) if name is None else self._line(request, name) for name in seen)
+            return await rows.answer(request, "groups", chain.from_iterable(lines), head=states.as_json())
+        if page.sort != "name":
+            chosen, total = await paging.chosen(self._sorted_by(page, seen), page)
+            found = [(space, group) for _, group, space in chosen]
+        elif states.all_are_here and not page.search and self._access.everything(request):
+            found, total = listed.page(page.skip, page.limit, descending=page.descending), len(listed)
+        else:
+            found, total = [], 0
+            async for name in in_turns(seen):
+                if name is not None:
+                    if page.skip <= total < page.skip + page.limit:
+                        found.append(name)
+                    total += 1
         return await paging.answer(
-            "groups", shown, lambda name: self._row(request, name, shown[name]), page, total, head
+            "groups", found, lambda name: self._row(request, name), page, total, states.as_json()
         )
 
-    def _sorted_by(
-        self,
-        request: web.Request,
-        page: Page,
-        live: _Live,
-        names: Iterable[tuple[str, str]],
-    ) -> Iterator[tuple[float, str, str] | None]:
-        lags = self._node.recorder.lags
-        for name, space in names:
-            if not page.finds(name) or not self._access.group(request, Operation.DESCRIBE, name):
+    def _seen(self, request: web.Request, page: Page, names: Iterable[GroupName]) -> Iterator[GroupName | None]:
+        """Yield those of ``names`` that this node coordinates, the client sees and the page searches; None for the
+        others."""
+        is_here, sees = self._node.group_states.is_here, self._access.group
+        for name in names:
+            seen = page.finds(name[1]) and is_here(name) and sees(request, Operation.DESCRIBE, name[1])
+            yield name if seen else None
+
+    def _sorted_by(self, page: Page, names: Iterable[GroupName | None]) -> Iterator[tuple[float, str, str] | None]:
+        lags, summaries = self._node.recorder.lags, self._node.progress.summaries
+        for name in names:
+            if name is None:
                 yield None
                 continue
             value = 0.0
             if page.sort == "members":
-                value = sum(summary.members for summary in _fronts(live, (space, name)).values())
+                value = sum(summary.members for summary in summaries(name).values())
             elif page.sort in ("lag", "seconds"):
-                value = lags.get((space, name), (0, 0.0))[page.sort == "seconds"]
-            yield page.keyed(value), name, space
+                value = lags.get(name, (0, 0.0))[page.sort == "seconds"]
+            yield page.keyed(value), name[1], name[0]
 
-    def _row(
-        self, request: web.Request, name: GroupName, fronts: Mapping[str, GroupSummary]
-    ) -> Iterator[dict[str, object] | None]:
-        for row in self._line(request, name, fronts):
+    def _row(self, request: web.Request, name: GroupName) -> Iterator[dict[str, object] | None]:
+        for row in self._line(request, name):
             if row is not None:
                 topics = cast("list[str]", row["topics"])
                 row["topic_count"] = len(topics)
                 row["topics"] = topics[:_TOPICS]
             yield row
 
-    def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
-        live: _Live = Parts()
-        names: list[tuple[str, str]] = []
-        yield from _all(self._node, live, names)
-        for one in sorting(names):
-            if one is None:
-                yield None
-                continue
-            # Entries that are no longer needed are released one by one.
-            names.pop()
-            fronts = live.part((one[1], one[0])).pop((one[1], one[0]), {})
-            if not self._access.group(request, Operation.DESCRIBE, one[0]):
-                yield None
-            else:
-                yield from self._line(request, (one[1], one[0]), fronts)
-
-    def _line(
-        self, request: web.Request, name: GroupName, fronts: Mapping[str, GroupSummary]
-    ) -> Iterator[dict[str, object] | None]:
+    def _line(self, request: web.Request, name: GroupName) -> Iterator[dict[str, object] | None]:
         node = self._node
+        fronts = node.progress.summaries(name)
+        if not fronts and not node.progress.has_positions(name):
+            yield None  # it has just gone
+            return
         topics: set[str] = set()
         total = _Total()
         partitions = 0
@@ -153,6 +152,13 @@ class GroupHandlers(Handlers):
                 partitions += 1
             if number % rows.STEP == rows.STEP - 1:
                 yield None
+        if (shared := node.recorder.shared.get(name)) is not None:
+            seen = [one for one in shared if self._access.topic(request, Operation.DESCRIBE, one.topic)]
+            for one in seen:
+                log = node.logs.in_use(one.topic, one.partition)
+                total.add(None if log is None else one.lag(log.log_start_offset, log.high_watermark))
+            topics = {one.topic for one in seen}
+            partitions = len(seen)
         yield {
             "group": name[1],
             "space": name[0],
@@ -179,25 +185,17 @@ class GroupHandlers(Handlers):
         topic = request.match_info["topic"]
         places = [(topic, info.index) for info in self._node.catalog.topic(topic).partitions]
         states = self._node.group_states
-        readers = ((name[1], name[0]) for name in self._node.progress.readers_of(topic) if states.is_here(name))
         page = query.page
-        found, total = await paging.chosen(
-            self._sorted_by(request, page, Parts(), readers), page, descending=page.sort == "name" and page.descending
+        readers = self._sorted_by(page, self._seen(request, page, self._node.progress.readers_of(topic)))
+        found, total = await paging.chosen(readers, page, descending=page.sort == "name" and page.descending)
+        shown = [(space, group) for _, group, space in found]
+        return await paging.send(
+            request, page, "groups", shown, lambda name: self._line_in(name, places), total, states.as_json()
         )
-        shown: dict[GroupName, dict[str, GroupSummary]] = {(space, group): {} for _, group, space in found}
-        async for name, front, summary in in_turns(live_groups(self._node.group_directories())):
-            if name in shown:
-                shown[name][front] = summary
 
-        def row(name: GroupName) -> Iterator[dict[str, object] | None]:
-            return self._line_in(name, shown[name], places)
-
-        return await paging.send(request, page, "groups", shown, row, total, states.as_json())
-
-    def _line_in(
-        self, name: GroupName, fronts: Mapping[str, GroupSummary], places: Sequence[Place]
-    ) -> Iterator[dict[str, object] | None]:
+    def _line_in(self, name: GroupName, places: Sequence[Place]) -> Iterator[dict[str, object] | None]:
         node, total = self._node, _Total()
+        fronts = node.progress.summaries(name)
         read: list[Place] = []
         seconds, exact = 0.0, True
         for place in places:
@@ -230,10 +228,12 @@ class GroupHandlers(Handlers):
         committed, assigned = state.positions, _readers(state.views)
         # A partition that a member claims to read need not exist; a committed position is always shown.
         read = {place for place in assigned if node.catalog.stream_of(*place) is not None}
+        read |= {(one.topic, one.partition) for one in state.shared}
         await refresh_for_a_while(log for place in read.union(committed) if (log := node.logs.to_read(*place)))
         # Ask again, so that positions, ends and members are of the same moment.
         state = await node.group_states.find(name)
         views, committed = state.views, state.positions
+        shared = {(one.topic, one.partition): one for one in state.shared}
         if not state.is_known:
             raise RequestError(f"there is no group {name[1]!r}", 404)
         readers = _readers(views)
@@ -241,11 +241,13 @@ class GroupHandlers(Handlers):
         page = query.page
 
         def positions() -> Iterator[dict[str, Any] | None]:
-            for place in sorting([*(read & {*readers} | {*committed})]):
+            for place in sorting([*(read & {*readers} | {*committed} | {*shared})]):
                 if place is None or not self._access.topic(request, Operation.DESCRIBE, place[0]):
                     yield None
                     continue
-                row = self._position(place, committed.get(place), readers.get(place))
+                row = self._position(place, committed.get(place), None if shared else readers.get(place))
+                if (one := shared.get(place)) is not None:
+                    row |= self._delivered(one)
                 if row["offset"] is not None:
                     total.add(row["lag"])
                 yield self._aged(row) if page.whole else row
@@ -282,12 +284,33 @@ class GroupHandlers(Handlers):
             "positions", some, lambda one: iter([self._aged(one)]), page, matching, head, _POSITIONS_BYTES
         )
 
+    @route("DELETE /api/groups/{group}", "Delete a group without members", Operation.DELETE, query=SpaceQuery)
+    async def delete(self, request: web.Request, query: SpaceQuery) -> web.Response:
+        """Delete a group: its positions, and what each protocol keeps of it. 409 while it has members."""
+        states, name = self._node.group_states, (query.space, request.match_info["group"])
+        if not (await states.find(name)).is_known:
+            raise RequestError(f"there is no group {name[1]!r}", 404)
+        if reason := (await states.delete(name)).reason:
+            raise RequestError(reason, 409)
+        _log.warning("a group was deleted by an operator", group=name[1], user=str(principal_of(request)))
+        return web.json_response({"deleted": name[1], "space": name[0]})
+
     def _aged(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the row with its lag in seconds."""
         log = self._node.logs.in_use(row["topic"], row["partition"]) if row["lag"] else None
         seconds, exact = (0.0, True) if log is None else self._node.recorder.age(log, row["offset"])
         known = row["lag"] is not None
         return {**row, "lag_seconds": round(seconds, 1) if known else None, "lag_exact": exact if known else None}
+
+    def _delivered(self, shared: SharedPlace) -> dict[str, Any]:
+        """Return the fields of a position for a partition of which several members share the records."""
+        log = self._node.logs.in_use(shared.topic, shared.partition)
+        return {
+            "offset": shared.start,
+            "lag": None if log is None else shared.lag(log.log_start_offset, log.high_watermark),
+            "acquired": shared.acquired,
+            "deliveries": shared.deliveries,
+        }
 
     def _position(self, place: Place, committed: Committed | None, member_id: str | None) -> dict[str, Any]:
         node = self._node
@@ -308,24 +331,6 @@ class GroupHandlers(Handlers):
 
 def _rounded(trend: float | None) -> float | None:
     return None if trend is None else round(trend, 3)
-
-
-def _fronts(live: _Live, name: GroupName) -> Mapping[str, GroupSummary]:
-    return live.part(name).get(name, {})
-
-
-def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None]:
-    """Fill ``live`` with the groups that live in fronts, and ``names`` with the (group, space) of all groups."""
-    for name, front, summary in live_groups(node.group_directories()):
-        if name not in live.part(name):
-            names.append((name[1], name[0]))
-        live.part(name).setdefault(name, {})[front] = summary
-        yield None
-    # A group whose positions appear or vanish between the two loops is still listed once.
-    for name in node.progress.names():
-        if name not in live.part(name) and node.group_states.is_here(name):
-            names.append((name[1], name[0]))
-        yield None
 
 
 def _readers(views: Mapping[str, GroupView]) -> dict[Place, str]:

@@ -13,8 +13,8 @@ from msgspec import Meta, Struct
 from anabranch_kit.run.turns import gathered, in_turns
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
-from bridges.catalog.views.groups import CONSUMERS, GroupName
-from bridges.console.groups.states import NewPositions, occupied
+from bridges.catalog.views.groups import CONSUMERS, GroupName, occupied
+from bridges.console.groups.states import NewPositions
 from bridges.console.handlers import Handlers, route
 from bridges.http import rows
 from bridges.http.access import principal_of
@@ -68,7 +68,7 @@ class ResetHandlers(Handlers):
         if not state.is_known:
             raise RequestError(f"there is no group {group!r}", 404)
         if state.members:
-            raise RequestError(occupied(group, state.members), 409)
+            raise RequestError(f"{occupied(group, state.views)}: positions are set while nobody reads", 409)
         await gathered(log.refresh() for log in logs)
         before = {log: state.positions.get((topic, log.partition)) for log in logs}
         targets = {log: await self._target(log, body) async for log in in_turns(logs)}

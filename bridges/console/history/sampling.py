@@ -10,13 +10,14 @@ import asyncio
 import resource
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from anabranch_kit.memory import heap
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import Turns, in_turns, portions
-from bridges.catalog.views.groups import GroupName, Place, records_behind
+from bridges.catalog.views.groups import GroupName, Place, SharedPlace, records_behind
 from bridges.console.history.rings import SERIES_BYTES, Ends, History, Span
 from bridges.errors import LogError
 from bridges.log.partition.partition_log import PartitionLog
@@ -95,6 +96,8 @@ class Recorder:
         (otherwise it is at least as many).
         """
         self._most_lags = shares[GROUPS] * 4
+        self.shared: dict[GroupName, list[SharedPlace]] = {}
+        """Partitions of groups whose members share records, as last sampled."""
         self._ends: dict[Place, Ends] = {}
         self._most_ends = min(_ENDS, most // 8)
         self._waiting: Iterator[GroupName] = iter(())
@@ -181,24 +184,29 @@ class Recorder:
                 if begun:
                     return
                 begun = True
-                self._waiting = progress.names()
+                self._waiting = chain(self._group_states.sharing(), progress.names())
                 await self._forget_gone()
                 continue
             if not self._group_states.is_here(name):
                 # Its coordinator samples its positions.
                 self.lags.pop(name, None)
+                self.shared.pop(name, None)
                 await turns.rest()
                 continue
             # Copy the places: they may change while the event loop serves others.
-            places = [*progress.of_group(name).items()]
+            places = [(place, one.offset, 0) for place, one in progress.of_group(name).items()]
+            if self._group_states.is_sharing(name):
+                shared = await self._sample_shared(name)
+                places += [((one.topic, one.partition), one.start, one.done) for one in shared]
+                left -= 1
             if monotonic() < ask_until:
-                fresh = [place for place, _ in places if place not in asked]
+                fresh = [place for place, *_ in places if place not in asked]
                 asked.update(fresh)
                 await refresh_for_a_while(log for place in fresh if (log := self._logs.find_elsewhere(*place)))
             records, seconds, known = 0, 0.0, True
-            for place, committed in places:
+            for place, offset, done in places:
                 left -= 1
-                behind = self._behind(place, committed.offset, now)
+                behind = self._behind(place, offset, done, now)
                 if behind is not None:
                     records += behind[0]
                     if behind[1] > seconds:
@@ -213,25 +221,39 @@ class Recorder:
                 self.lags[name] = (records, seconds, known)
             await turns.rest()
 
+    async def _sample_shared(self, name: GroupName) -> list[SharedPlace]:
+        try:
+            shared = await self._group_states.shared(name)
+        except LogError:
+            return self.shared.get(name, [])  # read again in the next round
+        if name in self.shared or len(self.shared) < self._most_lags:
+            self.shared[name] = shared
+        return shared
+
     async def _forget_gone(self) -> None:
-        progress, history = self._progress, self.history
+        progress, history, is_sharing = self._progress, self.history, self._group_states.is_sharing
+        async for name in in_turns([*self.shared]):
+            if not is_sharing(name):
+                del self.shared[name]
         async for some in portions([*self.lags]):
             for name in some:
-                if not progress.has_positions(name):
+                if not (progress.has_positions(name) or is_sharing(name)):
                     del self.lags[name]
         for family in (GROUPS, PLACES):
             async for keys in portions(history.keys(family)):
                 for key in keys:
                     space, group, _, *place = cast("tuple[Any, ...]", key)
                     positions = progress.of_group((space, group))
+                    if is_sharing((space, group)):
+                        continue
                     if not positions or (place and tuple(place) not in positions):
                         history.forget(family, [key])
 
-    def _behind(self, place: Place, offset: int, now: float) -> tuple[int, float, bool] | None:
+    def _behind(self, place: Place, offset: int, done: int, now: float) -> tuple[int, float, bool] | None:
         log = self._logs.in_use(*place)
         if log is None:
             return None
-        records = records_behind(offset, log.log_start_offset, log.high_watermark)
+        records = max(0, records_behind(offset, log.log_start_offset, log.high_watermark) - done)
         ends = self._ends.get(place)
         if ends is None:
             if len(self._ends) < self._most_ends:

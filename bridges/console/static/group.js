@@ -2,7 +2,7 @@
 
 import { get, part, query as asked, send } from "./api.js";
 import { Chart, colourAt } from "./charts.js";
-import { card, choice, count, dialog, failed, field, fill, front, h, moment, note, nothing, plural, ranges, state as stateOf, table, whole, zoneName } from "./dom.js";
+import { card, choice, confirmed, count, dialog, failed, field, fill, front, h, moment, note, nothing, plural, ranges, state as stateOf, table, whole, zoneName } from "./dom.js";
 import { CONSUMERS, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
 import { listState } from "./topics.js";
@@ -19,8 +19,14 @@ export function group({ element, parts, query, settle, refresh }) {
     h("div", { class: "grid" }, card("Lag in records", records.element), card("Lag in seconds", late.element)),
     card("Partitions furthest behind, in records", places.element),
     card("Members", members),
-    card("Positions", h("div", { class: "bar" }, search, h("button", { type: "button", class: "plain", onclick: () => last && reset(name, space, last, refresh) }, "Set positions…")), positions));
+    card("Positions", h("div", { class: "bar" }, search, h("button", { type: "button", class: "plain", onclick: () => last && reset(name, space, last, refresh) }, "Set positions…"), h("button", { type: "button", class: "danger", onclick: remove }, "Delete the group…")), positions));
   let round = 0, drawn = "";
+
+  function remove() {
+    confirmed(`Delete ${name}?`, "Its positions are gone for the readers of every protocol.", "Delete it", async () => {
+      await send("DELETE", `/api/groups/${part(name)}` + asked(state.more)); note(`deleted ${name}`); location.hash = "#/groups";
+    }, name);
+  }
 
   async function look() {
     const one = await get(`/api/groups/${part(name)}` + asked({ ...wanted(), space }));
@@ -41,14 +47,18 @@ export function group({ element, parts, query, settle, refresh }) {
     ], one.members, { empty: "No members now.", caption: "Members" }),
     one.member_count > one.members.length ? h("p", { class: "faint" }, `${one.members.length} of ${whole(one.member_count)} are shown.`) : null);
     const reader = (id) => { if (id === null) return nothing(); return h("span", { class: "mono", title: id }, `${clients.get(id)?.client_id ?? ""} …${id.slice(-6)}`.trim()); };
+    const shared = one.positions.some((row) => row.deliveries);
     fill(positions, table([
       { title: "Topic", kind: "name", cell: (row) => (row.exists ? h("a", { href: "#/topic/" + part(row.topic) }, row.topic) : `${row.topic} (deleted)`) },
       { title: "Partition", n: true, keep: true, cell: (row) => whole(row.partition) },
-      { title: "Committed", n: true, cell: (row) => count(row.offset) },
+      { title: shared ? "Start" : "Committed", n: true, cell: (row) => count(row.offset) },
       { title: "Log end", n: true, cell: (row) => count(row.end_offset) },
       { title: "Lag", n: true, keep: true, cell: (row) => count(row.lag) },
       { title: "Behind", n: true, keep: true, cell: (row) => seconds(row.lag_seconds, row.lag_exact) },
-      { title: "Reader", cell: (row) => reader(row.member_id) },
+      ...(shared ? [
+        { title: "With members", n: true, cell: (row) => count(row.acquired) },
+        { title: "Deliveries", keep: true, cell: (row) => Object.entries(row.deliveries || {}).map(([times, records]) => `${whole(records)} × ${times}`).join(", ") || nothing() },
+      ] : [{ title: "Reader", cell: (row) => reader(row.member_id) }]),
     ], one.positions, { empty: "No positions.", caption: "Positions" }), pages(one, one.positions));
     if (round++ % 5 === 0 || drawn !== span.value) {
       drawn = span.value;

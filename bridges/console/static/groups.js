@@ -36,7 +36,7 @@ export function groups({ element, query, settle, refresh }) {
     fill(list, table([
       { title: "Group", sort: "name", kind: "name", cell: (one) => h("span", {}, groupLink(one), one.space === CONSUMERS ? "" : [" ", tag("faint", one.space)]) },
       { title: "State", cell: (one) => stateOf(one.state) },
-      { title: "Protocol", cell: (one) => (one.fronts.length ? h("span", {}, one.fronts.map((name) => front(name))) : nothing()) },
+      { title: "Protocol", cell: (one) => (one.fronts.length ? h("span", {}, one.fronts.map((name) => front(name)), one.kind === "share" ? [" ", tag("faint", "share")] : "") : nothing()) },
       { title: "Members", sort: "members", n: true, cell: (one) => whole(one.members) },
       { title: "Lag", sort: "lag", n: true, keep: true, cell: lagCell },
       { title: "Behind", sort: "seconds", n: true, keep: true, cell: (one) => seconds(one.lag_seconds, one.lag_exact) },

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from itertools import chain
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import SlicedWorks
-from anabranch_kit.run.turns import collected, in_order, portions
+from anabranch_kit.run.turns import portions
 from bridges.auth import Everybody
 from bridges.catalog.progress import Committed
-from bridges.catalog.views.groups import GroupSummary, GroupView, Place
+from bridges.catalog.views.groups import GroupSummary, GroupView, Place, SharedPlace
 from bridges.errors import GroupHeld, LogError
 from kafka_front.group_config import Configured, nothing_configured
 from kafka_front.service.access import Access
@@ -28,7 +27,7 @@ from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.owned import OwnedGroups
 from kafka_front.service.groups.refusals import Refusals
 from kafka_front.service.groups.runtime import GroupRuntime
-from kafka_front.service.groups.view import CLASSIC, LiveGroups, is_empty, summary_of
+from kafka_front.service.groups.view import CLASSIC, is_empty, summary_of
 from kafka_front.settings import KafkaGroupSettings
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
@@ -45,12 +44,16 @@ async def _no_share_groups(group_id: str) -> None:
     raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
 
 
+async def _no_places(group_id: str) -> Sequence[SharedPlace]:
+    return ()
+
+
 class GroupService:
     """The groups of one node: the state that its request handlers share, and its life.
 
     ``unstable`` returns whether a position of a (group, topic, partition) is part of an open transaction; the
-    transaction coordinator sets it. ``remove_share`` deletes a share group; the share service sets it. ``live`` shows
-    people the groups that clients joined.
+    transaction coordinator sets it. ``remove_share`` deletes a share group and ``shared_places`` returns its
+    partitions; the share service sets them.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class GroupService:
         self.owned = OwnedGroups(owners, progress, self.runtime)
         self.refusals = Refusals()
         self.remove_share: Callable[[str], Awaitable[None]] = _no_share_groups
-        self.live = LiveGroups(self.directory, progress.space, self.runtime.topics.name_of, self.owned.owns)
+        self.shared_places: Callable[[str], Awaitable[Sequence[SharedPlace]]] = _no_places
         # Number of commits in flight by group: the positions that they replace must not expire meanwhile.
         self.committing: dict[str, int] = {}
 
@@ -116,12 +119,9 @@ class GroupService:
 
     async def group_ids(self) -> AsyncIterator[str]:
         """Return the names of all groups, in order."""
-        names = chain(self.directory, self.progress.groups(), self.progress.read_elsewhere())
-        last = None
-        async for name in in_order(await collected(names, self.owned.owns)):
-            if name != last:
+        async for some in portions(self.progress.names()):
+            for name in filter(self.owned.owns, some):
                 yield name
-            last = name
 
     async def forget(self, group_id: str) -> None:
         """Delete an empty group and all its committed positions (rule 60). Raises KafkaError, LogError.

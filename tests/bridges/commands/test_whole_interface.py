@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from bridges.catalog.progress import Committed
 from bridges.commands.cli import main
+from bridges.console import FRONT
 from bridges.console.api import ROUTES
-from bridges.console.records.requests import FRONT
 from bridges.node.assembly import Node
 from tests.bridges.console.groups.test_console_groups import Directory, GroupFront
 from tests.bridges.node.test_node import append, settings_of
@@ -34,6 +34,7 @@ group describe readers
 group history readers --span day
 group reset readers --all-topics --to-datetime 2001-01-01
 group reset readers --topic words --to latest
+group delete readers --yes
 transaction list
 transaction describe none: 1
 transaction abort none --yes: 1

@@ -26,6 +26,7 @@ from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot
 from kafka_front.service.groups.journal import GroupJournal
+from kafka_front.service.groups.live import LiveGroups
 from kafka_front.settings import KafkaGroupSettings
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from tests.databases import database, on_each_engine
@@ -527,23 +528,23 @@ async def test_groups_that_clients_joined_are_shown(life: Life) -> None:
         GroupSummary("simple", "classic", "Empty", "", 0),
     ]
     summary = GroupSummary("g", "classic", "Stable", "consumer", 1)
-    assert [*service.live.summaries()] == [summary]
+    assert [*LiveGroups(service).summaries()] == [summary]
     reader = GroupMemberView(joined.member_id, None, "c", "/h", (("t", 0), ("t", 1)))
-    assert service.live.view("g") == GroupView(summary, 1, "range", joined.member_id, (reader,))
-    assert service.live.view("nothing") is None
+    assert LiveGroups(service).view("g") == GroupView(summary, 1, "range", joined.member_id, (reader,))
+    assert LiveGroups(service).view("nothing") is None
     # Positions alone may be another front's; that a Kafka client asked about the group changes nothing.
     assert service.find("simple") is not None
-    assert service.live.view("simple") is None
-    assert [*service.live.summaries()] == [summary]
+    assert LiveGroups(service).view("simple") is None
+    assert [*LiveGroups(service).summaries()] == [summary]
 
 
 async def test_a_group_is_shown_from_its_first_member_id_until_it_is_forgotten(life: Life) -> None:
     service = await life.start()
     await join(service, "pending", require_known_id=True)
-    assert [*service.live.summaries()] == [GroupSummary("pending", "classic", "Empty", "", 0)]
+    assert [*LiveGroups(service).summaries()] == [GroupSummary("pending", "classic", "Empty", "", 0)]
     joined = await member(service, "g")
     await leave(service, "g", joined.member_id)
-    view = service.live.view("g")
+    view = LiveGroups(service).view("g")
     assert view is not None
     assert (view.summary.state, view.summary.protocol_type, view.leader, view.members) == (
         "Empty",
@@ -552,14 +553,14 @@ async def test_a_group_is_shown_from_its_first_member_id_until_it_is_forgotten(l
         (),
     )
     assert await forget(service, "g") == ErrorCode.NONE
-    assert service.live.view("g") is None
+    assert LiveGroups(service).view("g") is None
 
 
 async def test_looking_at_groups_brings_none_into_being(life: Life) -> None:
     service = await life.start()
     await service.progress.commit("simple", [("t", 0, Committed(20))])
-    assert service.live.view("simple") is None
-    assert service.live.view("nothing") is None
+    assert LiveGroups(service).view("simple") is None
+    assert LiveGroups(service).view("nothing") is None
     assert service.coordinator.groups == {}
 
 
@@ -569,6 +570,6 @@ async def test_opaque_assignments_are_shown_as_unknown(life: Life) -> None:
     await member(service, "odd", b"\1")
     await member(service, "huge", assignment({"t": list(range(300_000))}))
     for group in ("workers", "odd", "huge"):
-        view = service.live.view(group)
+        view = LiveGroups(service).view(group)
         assert view is not None
         assert view.members[0].partitions is None

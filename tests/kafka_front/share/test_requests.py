@@ -33,7 +33,7 @@ from tests.kafka_front.node_lab import append, log_of, serving
 from tests.kit.waiting import until
 
 GROUP = "shared"
-GAP, ACCEPT, RELEASE, REJECT = 0, 1, 2, 3
+GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
 FAST = {"kafka.group.share_record_lock_duration_ms": "200ms"}
 
 
@@ -81,7 +81,7 @@ class Member:
         assert answer.error_code == 0, answer.error_message
         return acquired(answer)
 
-    async def acknowledge(self, first: int, last: int, *kinds: int, partition: int = 0) -> int:
+    async def acknowledge(self, first: int, last: int, *kinds: int, partition: int = 0, **fields: Any) -> int:
         asked = m.ShareAcknowledgeRequest
         batches = [asked.AcknowledgementBatch(first, last, list(kinds))]
         answer: m.ShareAcknowledgeResponse = await self.client.call(
@@ -91,6 +91,7 @@ class Member:
                 member_id=self.id,
                 share_session_epoch=self.session,
                 topics=[asked.AcknowledgeTopic(self.topic_id, [asked.AcknowledgePartition(partition, batches)])],
+                **fields,
             ),
         )
         if answer.error_code:
@@ -133,17 +134,14 @@ class Lab:
 
     async def earliest(self, group: str = GROUP) -> None:
         """The group begins at the first record."""
+        await self.configure("share.auto.offset.reset", "earliest", group)
+
+    async def configure(self, key: str, value: str, group: str = GROUP) -> None:
         asked = m.IncrementalAlterConfigsRequest
         client = await self.client()
         answer = await client.call(
             1,
-            asked(
-                resources=[
-                    asked.AlterConfigsResource(
-                        32, group, [asked.AlterableConfig("share.auto.offset.reset", 0, "earliest")]
-                    )
-                ]
-            ),
+            asked(resources=[asked.AlterConfigsResource(32, group, [asked.AlterableConfig(key, 0, value)])]),
         )
         assert answer.responses[0].error_code == 0, answer.responses[0].error_message
 
@@ -664,3 +662,30 @@ async def test_what_other_protocols_wrote_is_told_in_kafkas_format(tmp_path: Pat
                 told += [(one.offset, one.value) for batch in iter(batches.next_batch, None) for one in batch]
         assert got == [(0, 0, 1), (1, 1, 1), (2, 2, 1)]
         assert told == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+
+async def test_a_group_has_limits_of_its_own(tmp_path: Path) -> None:
+    async with lab(tmp_path, records=120) as made:
+        await made.earliest()
+        await made.configure("share.delivery.count.limit", "2")
+        await made.configure("share.partition.max.record.locks", "100")
+        member = await made.member()
+        assert sum(last - first + 1 for first, last, _ in await member.acquire(max_records=500)) == 100
+        assert await member.acknowledge(0, 99, RELEASE) == 0
+        assert {count for *_, count in await member.acquire(max_records=500)} == {2}
+        await made.configure("share.delivery.count.limit", "3")  # takes effect at once
+        assert await member.acknowledge(0, 99, RELEASE) == 0
+        assert {count for *_, count in await member.acquire(max_records=500)} == {3}
+        assert await member.acknowledge(0, 99, RELEASE) == 0
+        assert min(await member.acquire(max_records=500)) == (100, 100, 1), "no record comes a fourth time"
+
+
+async def test_a_group_may_forbid_to_renew_locks(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire()
+        assert await member.acknowledge(0, 9, RENEW, is_renew_ack=True) == 0
+        await made.configure("share.renew.acknowledge.enable", "false")
+        assert await member.acknowledge(0, 9, RENEW, is_renew_ack=True) == ErrorCode.INVALID_RECORD_STATE
+        assert await member.acknowledge(0, 9, ACCEPT) == 0, "the member has its records still"

@@ -15,12 +15,15 @@ The work of a call is proportional to the spans, of which there are never more t
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from bridges.catalog.views.groups import SharedPlace
 
 
 class RecordState(IntEnum):
@@ -147,6 +150,19 @@ class SharePartition:
         """Return the number of unfinished records."""
         done = sum(span.size for span in self.spans if span.state in _OVER)
         return max(high_watermark - self.start - done, 0)
+
+    def place(self, topic: str, partition: int) -> SharedPlace:
+        """Return the partition as people see it."""
+        acquired = done = 0
+        deliveries: Counter[int] = Counter()
+        for span in self.spans:
+            if span.state in _OVER:
+                done += span.size
+                continue
+            acquired += span.size * (span.state is RecordState.ACQUIRED)
+            if span.count:
+                deliveries[span.count] += span.size
+        return SharedPlace(topic, partition, self.start, acquired, done, dict(sorted(deliveries.items())))
 
     # --- changes ----------------------------------------------------------------------------------------------------
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topics.topic import ChangeKind
-from bridges.errors import LogError
+from bridges.catalog.views.groups import SharedPlace
+from bridges.cluster.at_owner import find_owner
+from bridges.errors import LogError, NotOwner, PeerUnreachable
 from kafka_front.group_config import looks_back_ms
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.groups.share import group as rules
@@ -25,6 +29,7 @@ from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.topics.topic import Change
+    from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.node.front import NodeServices
     from kafka_front.service.admin.own_configs import OwnConfigs
@@ -33,8 +38,25 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("anabranch.kafka.share")
 
+_LIVE = "kafka share partitions"
+_ASKED = 1_000
+"""Partitions in one message to another node."""
+
 Key = tuple[str, bytes, int]
 """Group, topic id, partition."""
+
+
+class Asked(Struct, array_like=True, frozen=True):
+    """Question to the owner of partitions: which of a group's it serves, and what their records' states are."""
+
+    group: str
+    places: Sequence[Place]
+
+
+class Served(Struct, array_like=True, frozen=True):
+    """Answer to :class:`Asked`."""
+
+    places: Sequence[SharedPlace]
 
 
 class LivePartition:
@@ -56,6 +78,7 @@ class LivePartition:
     def now(self) -> int:
         """Return the time, after releasing expired locks and dropping trimmed offsets."""
         now_ms = self._service.now_ms()
+        self.state.most_deliveries = self._service.most_deliveries(self.key[0])
         self.state.expire(now_ms)
         self.state.trimmed(self.log.log_start_offset)
         return now_ms
@@ -116,6 +139,8 @@ class ShareService:
         self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
         self.sessions = ShareSessions(settings.group.share_sessions, settings.fetch_session_partitions, self._release)
         groups.remove_share = self.delete
+        groups.shared_places = self.places
+        node.peers.serve(_LIVE, Asked, self._served)
         groups.owned.loads.append(self._load_groups)
         node.owners.on_lost.append(self._lost)
         node.catalog.on_change.append(self._changed)
@@ -249,6 +274,18 @@ class ShareService:
         """Return the duration of a record's lock, in ms."""
         return int(self._configs.value(group_id, "share.record.lock.duration.ms"))
 
+    def most_deliveries(self, group_id: str) -> int:
+        """Return how often a record is delivered at most."""
+        return int(self._configs.value(group_id, "share.delivery.count.limit"))
+
+    def most_in_flight(self, group_id: str) -> int:
+        """Return how many records of a partition the group has in flight at most."""
+        return int(self._configs.value(group_id, "share.partition.max.record.locks"))
+
+    def may_renew(self, group_id: str) -> bool:
+        """Return whether members may renew the locks of records."""
+        return self._configs.value(group_id, "share.renew.acknowledge.enable") == "true"
+
     def reads_committed(self, group_id: str) -> bool:
         """Return whether a group reads committed records alone."""
         return self._configs.value(group_id, "share.isolation.level") == "read_committed"
@@ -256,6 +293,40 @@ class ShareService:
     def heartbeat_ms(self, group_id: str) -> int:
         """Return the interval of members' heartbeats, in ms."""
         return int(self._configs.value(group_id, "share.heartbeat.interval.ms"))
+
+    # --- what people see --------------------------------------------------------------------------------------------
+
+    async def places(self, group_id: str) -> list[SharedPlace]:
+        """Return the share partitions of a group: as they are at their owners, else as they are stored. Raises
+        LogError."""
+        known: dict[tuple[str, int], SharedPlace] = {}
+        owned: dict[int, tuple[Member | None, list[Place]]] = {}
+        owners = self._node.owners
+        rows = await self._node.db.run(partial(tables.of_group, group=group_id))
+        async for topic_id, number, start, spans in in_turns(rows):
+            if (topic := self._node.catalog.by_id.get(topic_id)) is None:
+                continue
+            state = SharePartition(start, self.most_deliveries(group_id), spans)
+            known[topic.name, number] = state.place(topic.name, number)
+            with suppress(NotOwner):
+                owner = find_owner(owners, owners.slot_of(topic.name, number))
+                owned.setdefault(-1 if owner is None else owner.start, (owner, []))[1].append((topic_id, number))
+        for owner, places in owned.values():
+            for first in range(0, len(places), _ASKED):
+                asked = Asked(group_id, places[first : first + _ASKED])
+                with suppress(NotOwner, PeerUnreachable):
+                    ask = self._served(asked) if owner is None else self._node.peers.ask(owner, _LIVE, asked, Served)
+                    known.update(((one.topic, one.partition), one) for one in (await ask).places)
+        return [known[place] for place in sorted(known)]
+
+    async def _served(self, asked: Asked) -> Served:
+        lives = [self._live.get((asked.group, *place)) for place in asked.places]
+        found = []
+        async for live in in_turns(lives):
+            if live is not None:
+                live.now()
+                found.append(live.state.place(live.log.topic, live.log.partition))
+        return Served(found)
 
     # --- partitions -------------------------------------------------------------------------------------------------
 
@@ -288,7 +359,7 @@ class ShareService:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, str(none)) from none
         if self._node.catalog.by_id.get(topic_id) is not topic:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
-        state = SharePartition(start, self.settings.share_delivery_count_limit, spans)
+        state = SharePartition(start, self.most_deliveries(group_id), spans)
         live = self._live[key] = LivePartition(self, key, log, epoch, state)
         return live
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,14 @@ from yarl import URL
 
 from anabranch_kit.net.address import Address
 from bridges.catalog.progress import Committed
-from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
-from bridges.console.groups import requests as console_groups
+from bridges.catalog.views.groups import (
+    CONSUMERS,
+    GroupDirectory,
+    GroupMemberView,
+    GroupSummary,
+    GroupView,
+    records_behind,
+)
 from bridges.console.history import sampling
 from bridges.metric_text import render
 from bridges.node.assembly import Node
@@ -27,11 +33,12 @@ from tests.bridges.node.test_node import PuppetFront, append, settings_of
 
 
 @dataclass
-class Directory:
+class Directory(GroupDirectory):
     """Groups as a front tells them, by name."""
 
     known: dict[str, GroupView] = field(default_factory=dict)
     space: str = CONSUMERS
+    came: Callable[[str], None] = lambda group: None
 
     def put(
         self, group: str, *members: GroupMemberView, state: str = "Stable", generation: int = 1, protocol: str = "range"
@@ -39,6 +46,7 @@ class Directory:
         summary = GroupSummary(group, "classic", state, "consumer", len(members))
         leader = members[0].member_id if members else None
         self.known[group] = GroupView(summary, generation, protocol, leader, members)
+        self.came(group)
 
     def summaries(self) -> list[GroupSummary]:
         return [view.summary for view in self.known.values()]
@@ -62,6 +70,8 @@ class GroupFront(Front):
 
     def __init__(self, node: NodeServices) -> None:
         self.node = node
+        if self.directory is not None and node is not None:
+            self.directory.came = node.progress.came
 
     @property
     def groups(self) -> Directory | None:
@@ -288,27 +298,6 @@ async def test_a_topic_that_is_deleted_takes_its_positions_along(lab: Lab) -> No
     await lab.node.catalog.delete_topic("t")
     assert (await lab.group("g"))["positions"] == []
     assert (await lab.groups())["g"]["lag"] is None
-
-
-async def test_a_group_whose_positions_come_or_go_while_groups_are_listed_is_told_once(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await lab.commit("goes", ("t", 0, 1))
-    for name in ("goes", "comes"):
-        lab.one.put(name, reader(name))
-    progress, live = lab.node.progress, console_groups.live_groups
-
-    def changing(directories: Any) -> Any:
-        yield from live(directories)
-        progress.topic_gone("t")
-        progress._store((CONSUMERS, "comes"), [("t", 0, Committed(1))])
-
-    monkeypatch.setattr(console_groups, "live_groups", changing)
-    _, body = await lab.get("/api/groups")
-    assert [(one["group"], one["members"], one["partitions"]) for one in body["groups"]] == [
-        ("comes", 1, 1),
-        ("goes", 1, 0),
-    ]
 
 
 async def test_an_opaque_assignment_is_told_as_unknown(lab: Lab) -> None:

@@ -22,7 +22,7 @@ from bridges.auth.authenticator import Authenticator
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
 from bridges.catalog.progress import Committed
-from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.views.groups import CONSUMERS, GroupDirectory, GroupMemberView, GroupSummary, GroupView
 from bridges.catalog.views.transactions import TransactionView
 from bridges.commands.cli import main
 from bridges.node.assembly import Node
@@ -41,6 +41,9 @@ class Doorman:
     def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
         self.asked.add(str(principal))
         return resource.name != "shut" and (operation, resource.kind) not in self.denied
+
+    def stand_in(self, principal: Principal) -> Principal | None:
+        return principal
 
 
 @dataclass
@@ -229,7 +232,7 @@ async def test_topics_and_groups_that_one_may_not_see_are_left_out(lab: Lab) -> 
 
 
 async def test_members_read_what_one_may_see(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Joined:
+    class Joined(GroupDirectory):
         space = CONSUMERS
 
         def summaries(self) -> list[GroupSummary]:
