@@ -1,4 +1,5 @@
-"""Unchanged clients whose histories are judged (tests/torture/mixed_clients.py), against a cluster with faults."""
+"""Unchanged clients: those whose histories are judged (tests/torture/mixed_clients.py), against a cluster with faults,
+and one that writes and reads a topic of one partition."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.history.checks import arrange, judge, told
@@ -16,6 +18,28 @@ from tests.torture.torture_ydb import prepare
 
 PARTITIONS = 6
 PATIENCE = 120.0
+
+
+def produce(bootstrap: str, topic: str, values: Sequence[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    failed: list[object] = []
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=lambda error, _: error and failed.append(error))
+    assert producer.flush(120) == 0
+    assert not failed
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    """Return so many records from the start of a topic of one partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[Message] = []
+    while len(found) < count:
+        messages = consumer.consume(count - len(found), 60)
+        assert messages, f"{len(found)} of {count} records came"
+        found += [message for message in messages if message.error() is None]
+    consumer.close()
+    return [message.value() for message in found]
 
 
 class Watched(Writer):

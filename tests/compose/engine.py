@@ -11,8 +11,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import docker
+from docker.models.containers import Container
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose"
@@ -30,10 +33,14 @@ _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 class Engine:
-    """Docker's command line, spoken to one engine."""
+    """One engine: ``client`` is Docker's own library. Images are built by the command, which alone has BuildKit, and
+    Docker Compose is a command."""
 
     def __init__(self, host: str | None) -> None:
         self._environment = {**os.environ, "DOCKER_BUILDKIT": "1", **({"DOCKER_HOST": host} if host else {})}
+        self.options = {"environment": self._environment}
+        """Arguments of what makes a client."""
+        self.client = docker.from_env(**self.options)
         self._docker = next(self._with_buildkit(), "docker")
 
     def _with_buildkit(self) -> Iterator[str]:
@@ -44,9 +51,9 @@ class Engine:
                 if asked.returncode == 0 and b"--secret" in asked.stdout:
                     yield client
 
-    def docker(self, *arguments: str, seconds: float = 600.0, check: bool = True) -> str:
-        """What ``docker`` prints. Raises AssertionError with what it says when it fails."""
-        return self._run([self._docker, *arguments], seconds, check)
+    def container(self, identifier: str) -> Container:
+        """Return a container as it is now."""
+        return self.client.containers.get(identifier)
 
     def compose(
         self, file: Path, project: str, *arguments: str, environment: Mapping[str, str], seconds: float = 300.0
@@ -55,27 +62,29 @@ class Engine:
         plugin = subprocess.run([self._docker, "compose", "version"], env=self._environment, capture_output=True)
         command = [self._docker, "compose"] if plugin.returncode == 0 else ["docker-compose"]
         command += ["--file", str(file), "--project-name", project, *arguments]
-        return self._run(command, seconds, True, environment)
+        return self._run(command, seconds, environment)
 
-    def _run(self, command: Sequence[str], seconds: float, check: bool, more: Mapping[str, str] | None = None) -> str:
+    def _run(self, command: Sequence[str], seconds: float, more: Mapping[str, str] | None = None) -> str:
         ran = subprocess.run(
             command, env={**self._environment, **(more or {})}, capture_output=True, text=True, timeout=seconds
         )
-        assert not check or ran.returncode == 0, f"{' '.join(command)}: {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+        assert ran.returncode == 0, f"{' '.join(command)}: {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
         return ran.stdout
 
     def available(self, image: str) -> bool:
         """Whether there is an image of that name here or in a registry."""
-        if self.docker("images", "--quiet", image):
+        if self.client.images.list(image):
             return True
-        pulled = subprocess.run([self._docker, "pull", image], env=self._environment, capture_output=True, timeout=600)
-        return pulled.returncode == 0
+        with suppress(docker.errors.APIError):
+            self.client.images.pull(image)
+            return True
+        return False
 
     def python_image(self) -> str:
         """The image that ours is built on, or Debian with its Python."""
         if self.available(PYTHON):
             return PYTHON
-        if not self.docker("images", "--quiet", _DEBIAN):
+        if not self.client.images.list(_DEBIAN):
             self._bootstrap(_DEBIAN)
         return _DEBIAN
 
@@ -93,17 +102,25 @@ class Engine:
                     shutil.copytree(file, context / "jars")
                 else:
                     shutil.copy2(file, context)
-            command = ["build", "--quiet", "--build-arg", f"BASE={self.python_image()}", "--tag", tag]
-            self.docker(*command, "--file", str(context / f"{name}.Dockerfile"), str(context), seconds=1200)
+            command = [self._docker, "build", "--quiet", "--build-arg", f"BASE={self.python_image()}", "--tag", tag]
+            self._run([*command, "--file", str(context / f"{name}.Dockerfile"), str(context)], 1200)
         return tag
 
     def build(self, target: str, tag: str) -> str:
         """One of our images, as a user builds it."""
-        command = ["build", "--quiet", "--file", str(COMPOSE / "image" / "Dockerfile"), "--target", target]
+        command = [
+            self._docker,
+            "build",
+            "--quiet",
+            "--file",
+            str(COMPOSE / "image" / "Dockerfile"),
+            "--target",
+            target,
+        ]
         command += ["--build-arg", f"PYTHON_IMAGE={self.python_image()}", "--tag", tag]
         if _CERTIFICATES.exists():
             command += ["--secret", f"id=ca,src={_CERTIFICATES}"]
-        self.docker(*command, str(ROOT), seconds=1200)
+        self._run([*command, str(ROOT)], 1200)
         return tag
 
     def _bootstrap(self, tag: str) -> None:
@@ -123,11 +140,17 @@ class Engine:
             assert packed.wait() == 0
 
 
+def _reach(host: str | None) -> Engine | None:
+    with suppress(docker.errors.DockerException):
+        return Engine(host)  # its client asks the engine for its version
+    return None
+
+
 @contextmanager
 def engine() -> Iterator[Engine]:
     """The engine that answers, or one of our own, which keeps its images below the cache of whoever runs this."""
-    there = Engine(None)
-    if subprocess.run(["docker", "info"], capture_output=True).returncode == 0:
+    there = _reach(None)
+    if there is not None:
         yield there
         return
     home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anabranch-docker"
@@ -139,9 +162,8 @@ def engine() -> Iterator[Engine]:
     with (home / "dockerd.log").open("wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        own = Engine(f"unix://{socket}")
         deadline = time.monotonic() + 60
-        while "Server Version" not in own.docker("info", check=False):
+        while (own := _reach(f"unix://{socket}")) is None:
             assert daemon.poll() is None, (home / "dockerd.log").read_text()[-2000:]
             assert time.monotonic() < deadline, "the Docker engine did not answer in a minute"
             time.sleep(0.1)

@@ -8,6 +8,8 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from docker.models.containers import Container
+
 from tests.compose.engine import COMPOSE, Engine
 from tests.kit.waiting import wait_until
 
@@ -31,13 +33,22 @@ class Services:
     def compose(self, *arguments: str, seconds: float = 300.0) -> str:
         return self.engine.compose(self._file, self.project, *arguments, environment=self.environment, seconds=seconds)
 
-    def container(self, service: str) -> str:
-        return self.compose("ps", "-q", service).strip()
+    def container(self, service: str) -> Container:
+        return self.engine.container(self.compose("ps", "-q", service).strip())
+
+    def exit_code(self, service: str) -> int:
+        code: int = self.container(service).attrs["State"]["ExitCode"]
+        return code
 
     def healthy(self, service: str, seconds: float = 240.0) -> None:
         """Return when a service's health check has succeeded."""
-        told = ["inspect", "--format", "{{.State.Health.Status}}", self.container(service)]
-        wait_until(lambda: self.engine.docker(*told).strip() == "healthy", f"{service} is healthy", seconds=seconds)
+        container = self.container(service)
+
+        def is_healthy() -> bool:
+            container.reload()
+            return bool(container.attrs["State"]["Health"]["Status"] == "healthy")
+
+        wait_until(is_healthy, f"{service} is healthy", seconds=seconds)
 
     def prometheus(self, path: str, **parameters: str) -> Any:
         url = f"http://127.0.0.1:{self.ports['PROMETHEUS']}/api/v1/{path}?{urlencode(parameters)}"

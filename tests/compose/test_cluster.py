@@ -33,26 +33,25 @@ class Cluster(Services):
 
     def kill(self, service: str) -> None:
         """As a loss of power: SIGKILL, and it is started again."""
-        self.engine.docker("kill", self.container(service))
+        self.container(service).kill()
         self.compose("up", "--detach", "--no-deps", service)
 
     def still(self, service: str, seconds: float) -> None:
         """All its processes stand still for a while."""
         container = self.container(service)
-        self.engine.docker("pause", container)
+        container.pause()
         time.sleep(seconds)
-        self.engine.docker("unpause", container)
+        container.unpause()
 
     def cut_off(self, service: str, networks: tuple[str, ...], seconds: float) -> None:
         """Nothing comes to it or goes from it in these networks for a while."""
         container = self.container(service)
-        for network in networks:
-            self.engine.docker("network", "disconnect", f"{self.project}_{network}", container)
+        cut = {name: self.engine.client.networks.get(f"{self.project}_{name}") for name in networks}
+        for network in cut.values():
+            network.disconnect(container)
         time.sleep(seconds)
-        for network in networks:
-            names = [service, *([f"{service}.backend"] if network == "backend" else [])]
-            aliases = [part for name in names for part in ("--alias", name)]
-            self.engine.docker("network", "connect", *aliases, f"{self.project}_{network}", container)
+        for name, network in cut.items():
+            network.connect(container, aliases=[service, *([f"{service}.backend"] if name == "backend" else [])])
 
     def leaders(self) -> set[int]:
         """Nodes that lead partitions of the load's topic."""
@@ -130,8 +129,7 @@ def test_nodes_restart_one_after_the_other_and_no_client_is_shown_an_error(
 ) -> None:
     for node in NODES:
         cluster.compose("stop", node)
-        state = cluster.engine.docker("inspect", "--format", "{{.State.ExitCode}}", cluster.container(node))
-        assert state.strip() == "0"
+        assert cluster.exit_code(node) == 0
         cluster.compose("up", "--detach", "--no-deps", node)
         cluster.whole()
         clients.progress()
@@ -164,7 +162,7 @@ def test_prometheus_sees_all_and_takes_every_query(cluster: Cluster) -> None:
 def test_the_load_generator_has_seen_nothing_lost_or_doubled(cluster: Cluster) -> None:
     """Through all that the tests above have done."""
     container = cluster.container("load")
-    cluster.engine.docker("stop", "--time", "120", container)
-    logs = cluster.engine.docker("logs", container)
+    container.stop(timeout=120)
+    logs = container.logs().decode()
     print(logs.splitlines()[-1])
-    assert cluster.engine.docker("inspect", "--format", "{{.State.ExitCode}}", container).strip() == "0", logs
+    assert cluster.exit_code("load") == 0, logs

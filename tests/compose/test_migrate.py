@@ -92,8 +92,7 @@ def test_kafka_and_pravega_are_followed_and_cut_over(migrate: Migrate) -> None:
     wait_until(lambda: len(migrate.records("KAFKA", "orders")) > before, "what is new comes", seconds=240)
     print("kafka-migration", migrate.found("kafka-migration", "verify"))
     migrate.compose("stop", "load", "events", "kafka-migration", "pravega-migration")
-    told = migrate.engine.docker("logs", "--tail", "1", migrate.container("events"))
-    events = json.loads(told)["acknowledged"]
+    events = json.loads(migrate.container("events").logs(tail=1))["acknowledged"]
     for service in ("kafka-migration", "pravega-migration"):
         print(service, migrate.found(service, "cutover"))
     orders = migrate.records("OLD_KAFKA", "orders")
@@ -108,6 +107,5 @@ def test_kafka_and_pravega_are_followed_and_cut_over(migrate: Migrate) -> None:
     wait_until(
         lambda: len(migrate.records("KAFKA", "orders")) > len(orders) + 100, "the application writes to the node"
     )
-    container = migrate.container("load")
-    migrate.engine.docker("stop", "--time", "120", container)
-    assert migrate.engine.docker("inspect", "--format", "{{.State.ExitCode}}", container).strip() == "0"
+    migrate.container("load").stop(timeout=120)
+    assert migrate.exit_code("load") == 0

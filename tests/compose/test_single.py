@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 
 import pytest
 import ydb
-from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.compose.clients import consume, produce
 from tests.compose.engine import Engine, engine
 from tests.compose.queries import alerts, panels
 from tests.compose.services import Services
@@ -57,58 +56,29 @@ def single() -> Iterator[Single]:
             running.compose("down", "--volumes")
 
 
-def produce(single: Single, topic: str, values: list[str]) -> None:
-    producer = Producer({"bootstrap.servers": single.kafka, "enable.idempotence": True})
-    failed: list[object] = []
-    for value in values:
-        producer.produce(
-            topic, value.encode(), partition=0, on_delivery=lambda error, _: error and failed.append(error)
-        )
-    assert producer.flush(60) == 0
-    assert not failed
-
-
-def consumed(single: Single, topic: str, count: int) -> list[str]:
-    consumer = Consumer({"bootstrap.servers": single.kafka, "group.id": "none", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[str] = []
-    try:
-        deadline = time.monotonic() + 60
-        while len(found) < count and time.monotonic() < deadline:
-            message = consumer.poll(0.5)
-            if message is not None and message.error() is None:
-                value = message.value()
-                assert value is not None
-                found.append(value.decode())
-    finally:
-        consumer.close()
-    return found
-
-
 def test_what_clients_of_the_host_write_is_there_after_a_kill(single: Single) -> None:
-    produce(single, "orders", ["a", "b"])
+    produce(single.kafka, "orders", [b"a", b"b"])
     with ydb.Driver(endpoint=f"grpc://127.0.0.1:{single.ports['YDB']}", database="/local") as driver:
         driver.wait(timeout=30)
         with driver.topic_client.writer("orders", producer_id="tower") as writer:
             writer.write(["c"])
-    single.engine.docker("kill", single.container("node"))
+    single.container("node").kill()
     single.compose("up", "--detach", "node")
     single.healthy("node")
-    produce(single, "orders", ["d"])
-    assert consumed(single, "orders", 4) == ["a", "b", "c", "d"]
+    produce(single.kafka, "orders", [b"d"])
+    assert consume(single.kafka, "orders", 4) == [b"a", b"b", b"c", b"d"]
 
 
 def test_a_node_runs_without_rights_and_stops_in_order(single: Single) -> None:
-    node = single.container("node")
-    assert single.engine.docker("exec", node, "id", "-u").strip() == "10001"
+    assert single.container("node").exec_run(["id", "-u"]).output.strip() == b"10001"
     single.compose("stop", "node")
-    assert single.engine.docker("inspect", "--format", "{{.State.ExitCode}}", node).strip() == "0"
+    assert single.exit_code("node") == 0
     single.compose("up", "--detach", "node")
     single.healthy("node")
 
 
 def test_spark_beside_it_reads_what_kafka_wrote(single: Single) -> None:
-    produce(single, "readings", ["1", "2", "3"])
+    produce(single.kafka, "readings", [b"1", b"2", b"3"])
     single.healthy("spark")
     remote = f"sc://127.0.0.1:{single.ports['SPARK']}"
     ran = subprocess.run([sys.executable, "-c", _READ, remote, "readings"], capture_output=True, text=True, timeout=300)
