@@ -22,10 +22,9 @@ class ProblemHandlers(Handlers):
         """
         found = await find_everywhere(self._node)
         shown = [to_builtins(one) for one in found if self._shows(request, one)]
-        return web.json_response(
-            {"cluster_id": self._node.catalog.cluster_id, "node_id": self._node.cluster.node_id, "problems": shown},
-            headers={"Cache-Control": "no-store"},
-        )
+        cluster = self._node.cluster
+        nodes = len({cluster.node_id, *cluster.outages().silent})
+        return web.json_response({"nodes": nodes, "problems": shown}, headers={"Cache-Control": "no-store"})
 
     @route("GET /api/connect", "How clients of each protocol connect")
     async def connect(self, request: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
 // What is wrong now in all nodes, and how to connect: the first things of the first screen; title and favicon say the same.
 
 import { get, part, query as asked } from "./api.js";
-import { card, failed, fill, front, h, note, plural, table, tag } from "./dom.js";
+import { card, failed, fill, front, h, note, ranges, table, tag, whole } from "./dom.js";
 
 const KINDS = { critical: "bad", warning: "busy", note: "faint" };
 const EVERY = 5; // rounds, on other screens than the first
@@ -12,6 +12,16 @@ const known = { answer: null, error: null, round: 0 };
 const where = (one) => (one.group !== null ? "#/group/" + part(one.group) + (one.space && one.space !== "consumers" ? asked({ space: one.space }) : "")
   : one.topic !== null ? `#/topic/${part(one.topic)}/partitions` : { TransactionHangs: "#/transactions", JobFailed: "#/jobs", JobSilent: "#/jobs", Down: "#/nodes", NodeSilent: "#/nodes" }[one.about]);
 
+// The same at several nodes is one thing, which names them unless its sentence does.
+function merged(answer) {
+  const found = new Map();
+  for (const one of answer?.problems || []) {
+    const key = JSON.stringify({ ...one, node: null }), before = found.get(key);
+    if (before) before.nodes.push(one.node); else found.set(key, { ...one, nodes: [one.node] });
+  }
+  return [...found.values()].map((one) => ({ ...one, at: answer.nodes > 1 && !/\bnode \d/.test(one.sentence) ? ` · node${one.nodes.length > 1 ? "s" : ""} ${ranges(one.nodes)}` : "" }));
+}
+
 // Asks the node, in every round of the first screen and in some rounds of others; who may not know it is told so there.
 export async function watch(isFirst) {
   if (!isFirst && known.round++ % EVERY) return;
@@ -20,7 +30,7 @@ export async function watch(isFirst) {
 
 // Of the title: how many things are wrong, and where; the icon has the colour of the worst.
 export function tell(title, isLost) {
-  const wrong = (known.answer?.problems || []).filter((one) => one.severity !== "note");
+  const wrong = merged(known.answer).filter((one) => one.severity !== "note");
   const kind = isLost ? "bad" : !known.answer ? "faint" : wrong.length ? KINDS[wrong.some((one) => one.severity === "critical") ? "critical" : "warning"] : "good";
   const told = isLost ? "no answer" : wrong.length ? `${wrong.length} wrong` : "";
   const name = [told, title, location.host].filter(Boolean).join(" · ");
@@ -30,9 +40,9 @@ export function tell(title, isLost) {
 }
 
 export function problems() {
-  const list = h("div", { role: "status" }), lines = h("div", {}), more = h("div", {});
-  let before = "";
-  const element = h("div", {}, card("What is wrong now", list, more), card("How to connect", lines));
+  const list = h("div", { role: "status" }), lines = h("div", {});
+  let before = "", round = 0;
+  const element = h("div", {}, card("What is wrong now", list), card("How to connect", lines));
 
   function draw() {
     const { answer, error } = known;
@@ -40,16 +50,16 @@ export function problems() {
     if (now === before) return;
     before = now;
     if (error || !answer) { fill(list, error ? failed(error) : "asking…"); return; }
-    const wrong = answer.problems.filter((one) => one.severity !== "note"), notes = answer.problems.filter((one) => one.severity === "note");
+    const all = merged(answer), wrong = all.filter((one) => one.severity !== "note"), notes = all.filter((one) => one.severity === "note");
     fill(list, wrong.length ? rows(wrong) : h("p", { class: "good" }, "Nothing is wrong."), notes.length ? rows(notes) : null);
   }
 
   const rows = (all) => h("ul", { class: "problems" }, all.map((one) => h("li", { class: KINDS[one.severity] },
-    h("div", {}, tag(KINDS[one.severity], one.severity), " ", where(one) ? h("a", { href: where(one) }, one.sentence) : h("b", {}, one.sentence), one.more ? h("span", { class: "faint" }, ` and ${plural(one.more, "more")}`.replace(/s$/, "")) : null),
+    h("div", {}, tag(KINDS[one.severity], one.severity), " ", where(one) ? h("a", { href: where(one) }, one.sentence) : h("b", {}, one.sentence), one.at, one.more ? h("span", { class: "faint" }, ` and ${whole(one.more)} more`) : null),
     one.remedy ? h("p", { class: "faint" }, one.remedy) : null)));
 
   async function connect() {
-    if (lines.firstChild) return;
+    if (round++ % EVERY) return; // nodes come and go
     const { connect: all } = await get("/api/connect");
     fill(lines, table([
       { title: "Protocol", cell: (one) => front(one.listener.split("-")[0], one.listener.split("-").slice(1).join("-")) },

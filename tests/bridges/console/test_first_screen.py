@@ -9,7 +9,9 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from bridges.catalog.progress import Committed
+from bridges.cluster.ownership import Outages
 from bridges.console.history.sampling import NODE
+from bridges.console.problems import requests
 from bridges.console.problems.rules import Problem, Severity
 from tests.bridges.console.accessible import faults
 from tests.bridges.console.chromium import complaints
@@ -63,6 +65,25 @@ async def test_what_is_wrong_is_first_with_its_remedy_and_names_are_only_text(pa
         page.until(lambda: "#/group/%3Cimg" in page.driver.current_url)
         page.until(lambda: page.driver.title.startswith("3 wrong · "))
         assert complaints(page.driver) == []
+
+    await asyncio.to_thread(look)
+
+
+async def test_the_same_at_several_nodes_is_said_once_and_names_them(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def everywhere(node: object) -> list[Problem]:
+        told = {"severity": Severity.WARNING, "sentence": "clock: nobody keeps it right", "about": "clock"}
+        return [Problem(node=node_id, **told) for node_id in (1, 2, 3)]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(requests, "find_everywhere", everywhere)
+    silent = Outages({1: 0.1, 2: 0.1, 3: 0.1})
+    monkeypatch.setattr(page.node.floors.host.cluster, "outages", lambda: silent)
+
+    def look() -> None:
+        page.open("")
+        page.shows("clock: nobody keeps it right · nodes 1–3")
+        page.until(lambda: page.driver.title.startswith("1 wrong · "))
 
     await asyncio.to_thread(look)
 

@@ -14,7 +14,7 @@ from bridges.node.node_metrics import cluster_metrics
 def told(slots: list[Slot], *members: Member) -> dict[str, dict[str, float]]:
     """Of each family its samples by node."""
     keeper = SimpleNamespace(
-        members={one.start: one for one in members}, slots=slots, acting=set(), still=lambda _start: 0.0
+        members={one.start: one for one in members}, slots=slots, acting=set(), unowned=1, still=lambda _start: 0.0
     )
     cluster = cast(Cluster, SimpleNamespace(keeper=keeper, taken_over=0, given=0))
     return {
