@@ -29,12 +29,12 @@ async def write(place: Place, topic: str, *batches: list[int], codec: int = 0) -
         assert answer.partition_responses[0].error_code == E.NONE
 
 
-async def highest(place: Place, topic: str, *, committed: bool = False) -> tuple[int, int]:
-    """Offset and timestamp (ms since ``AT``) that every version of ListOffsets answers."""
+async def highest(place: Place, topic: str, *, committed: bool = False, versions: range = VERSIONS) -> tuple[int, int]:
+    """Offset and timestamp (ms since ``AT``) that all these versions of ListOffsets answer."""
     part, topics = m.ListOffsetsRequest.ListOffsetsPartition, m.ListOffsetsRequest.ListOffsetsTopic
     request = m.ListOffsetsRequest(-1, int(committed), [topics(topic, [part(0, timestamp=-3)])])
     found = set()
-    for version in VERSIONS:
+    for version in versions:
         answer = (await place.call(version, request)).topics[0].partitions[0]
         assert answer.error_code == E.NONE
         found.add((answer.offset, answer.timestamp))
@@ -89,8 +89,9 @@ async def test_records_of_a_transaction_count_once_it_has_ended(place: Place, co
     assert await highest(place, topic) == (2, 5)
     assert await highest(place, topic, committed=True) == (-1, -1)
     await asyncio.to_thread(producer.commit_transaction if commit else producer.abort_transaction, 60)
-    while (found := await highest(place, topic, committed=True)) == (-1, -1):  # the marker may come a moment later
-        await asyncio.sleep(0.01)
+    while await highest(place, topic, committed=True, versions=VERSIONS[:1]) == (-1, -1):
+        await asyncio.sleep(0.01)  # the marker may come a moment after the answer
+    found = await highest(place, topic, committed=True)
     # Kafka counts the marker as a record, which no client is ever given.
     assert found[0] == (2 if place.ours else 3)
     assert await highest(place, topic) == found
