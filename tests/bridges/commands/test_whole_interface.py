@@ -24,6 +24,7 @@ topic list
 topic describe words
 topic alter words --config retention.ms=1000000
 topic groups words
+topic clients words
 topic history words
 topic record words 0
 tail words --limit 1
@@ -53,6 +54,8 @@ cluster drain 0: 1
 cluster undrain 0: 1
 cluster move 0 --slot 1: 1
 cluster unpin --all: 1
+connection list
+connection end 0-999 --yes: 1
 node status
 node health
 node promises
@@ -61,6 +64,8 @@ node whoami
 node jobs
 node history
 api GET /api/openapi.json
+api GET /api/problems
+api GET /api/connect
 top --once --interval 0.2
 topic skip words 0 --force --yes
 topic delete words --yes
