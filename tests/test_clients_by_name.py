@@ -201,8 +201,7 @@ def test_each_worker_shows_the_clients_of_all(tmp_path: Path) -> None:
         tmp_path / "data", settings=settings, listen=dict.fromkeys((*FRONTS, "sbp-range-server"), ANY)
     )
     try:
-        with closing(Users(process.start(), "spread", 8)) as users:
-            users.read(11)
+        with closing(Users(process.start(), "spread", 8)):
             for address in [one for name, one in process.addresses.items() if name.partition("/")[0] == "console"]:
                 process.addresses["console"] = address
                 rows = clients_of(process, "spread")
@@ -221,8 +220,7 @@ def test_each_worker_shows_the_clients_of_all(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_node_that_cannot_be_asked_is_named(tmp_path: Path, postgres: Postgres) -> None:
     listeners = (*FRONTS, "sbp-pd", "sbp-range-server")
-    with three(tmp_path, postgres, listeners) as nodes, closing(Users(nodes[0], "spread", 12)) as users:
-        users.read(15)
+    with three(tmp_path, postgres, listeners) as nodes, closing(Users(nodes[0], "spread", 12)):
         seen = {}
         for node in nodes:
             rows = clients_of(node, "spread")
