@@ -220,7 +220,15 @@ def test_each_worker_shows_the_clients_of_all(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_node_that_cannot_be_asked_is_named(tmp_path: Path, postgres: Postgres) -> None:
     listeners = (*FRONTS, "sbp-pd", "sbp-range-server")
-    with three(tmp_path, postgres, listeners) as nodes, closing(Users(nodes[0], "spread", 12)):
+    with three(tmp_path, postgres, listeners) as nodes, closing(Users(nodes[0], "spread", 12)) as users:
+
+        def is_spread() -> bool:
+            """Write to all partitions; return whether each node owns some by now, and so has a connection."""
+            users.write()
+            rows = clients_of(nodes[0], "spread", protocol="kafka")
+            return {one["node"] for one in rows if one["direction"] == "writes"} == {1, 2, 3}
+
+        wait_until(is_spread)
         seen = {}
         for node in nodes:
             rows = clients_of(node, "spread")
