@@ -124,6 +124,16 @@ def test_rules_made_through_one_protocol_bind_all(node: NodeProcess) -> None:
 
     with driver(node, "alice") as connected, connected.topic_client.writer("/Root/orders", producer_id="p") as writer:
         writer.write_with_ack(b"two")
+        described = connected.scheme_client.describe_path("/Root/orders")
+        assert not described.effective_permissions, "who may not describe the node sees no rules"
+    with driver(node, "root") as connected:
+        described = connected.scheme_client.describe_path("/Root/orders")
+        assert [(one.subject, one.permission_names) for one in described.permissions] == [
+            ("alice", ["ydb.granular.update_row"])
+        ]
+        assert [(one.subject, one.permission_names) for one in described.effective_permissions] == [
+            ("alice", ["ydb.granular.select_row", "ydb.granular.update_row"])
+        ]
     with driver(node, "bob") as connected, pytest.raises(ydb.issues.Unauthorized):
         connected.topic_client.describe_topic("/Root/orders")
 

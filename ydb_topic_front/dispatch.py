@@ -48,6 +48,7 @@ _OF_NAMES = frozenset(
         "RemoveDirectory",
         "StreamWrite",
         "StreamRead",
+        "StreamDirectRead",
         "UpdateOffsetsInTransaction",
     }
 )

@@ -29,6 +29,8 @@ LARGE = {"write_request": {"messages": [{"seq_no": 1, "data": bytes(MEBIBYTE)}],
 WRITE = {"init_request": {"path": "t"}}
 PRODUCE = {"init_request": {"path": "t", "producer_id": "p"}}
 READ = {"init_request": {"topics_read_settings": [{"path": "t"}], "consumer": "c"}}
+DIRECT = {"init_request": {"topics_read_settings": [{"path": "t"}], "consumer": "c", "session_id": "c_1_x"}}
+READ_DIRECT = {"init_request": READ["init_request"] | {"direct_read": True}}
 READ_MUCH = {"init_request": {"topics_read_settings": [{"path": "much", "partition_ids": [0]}]}}
 CREDIT = {"read_request": {"bytes_size": 1 << 40}}
 STARTED = {"start_partition_session_response": {"partition_session_id": 1}}
@@ -178,6 +180,23 @@ class Ends:
         await cancel(stream)
         await channel.close()
 
+    async def reads_directly(self) -> None:
+        """A session and its data: the client of the session goes first."""
+        session = await self.begun("StreamRead", READ_DIRECT, 2, CREDIT, STARTED)
+        assert self.service.readers is not None
+        (session_id,) = self.service.readers._by_id
+        start = {"partition_session_id": 1, "generation": self.service.generation("t", 0)}
+        data = await self.begun(
+            "StreamDirectRead",
+            {"init_request": DIRECT["init_request"] | {"session_id": session_id}},
+            1,
+            {"start_direct_read_partition_session_request": start},
+            2,
+        )
+        await cancel(session)
+        await until(lambda: not self.server._streams)
+        await cancel(data)
+
     def asks(self, name: str, code: Code = Code.OK, **fields: Any) -> End:
         """A call that is answered."""
         raw = messages[METHODS[name].request](**fields).SerializeToString()
@@ -249,7 +268,9 @@ async def test_nothing_is_left_of_streams_and_calls(node: Node) -> None:
                 "a reader takes its time": ends.too_late("StreamRead"),
                 "a reader takes nothing": ends.takes_nothing,
                 "a reader of a node that stops": ends.drained("StreamRead", READ, 2),
-                "a reader that nobody serves": ends.refused("StreamDirectRead"),
+                "a reader of data says nothing": ends.gone("StreamDirectRead"),
+                "a reader of data has no session": ends.refused("StreamDirectRead", DIRECT),
+                "a reader of data": ends.reads_directly,
                 "a call": ends.asks("ListEndpoints", database="/local"),
                 "a call that takes memory": ends.asks("DescribeTopic", path="t", include_stats=True),
                 "a call about nothing": ends.asks("DescribeTopic", path="nowhere"),

@@ -30,6 +30,11 @@ _LoginResult = messages["Ydb.Auth.LoginResult"]
 _CreateResult = messages["Ydb.Table.CreateSessionResult"]
 _KeepAliveResult = messages["Ydb.Table.KeepAliveResult"]
 
+_SERVICES = frozenset({"auth", "discovery", "query_service", "scheme", "table_service", "topic"})
+"""Services of every endpoint, by YDB's names."""
+EVERYBODY = "all-users@well-known"
+"""YDB's group of all users that have logged in: the only group that users have here."""
+
 TOKEN_SECONDS = 12 * 3600
 """Lifetime of a token, the same as YDB's. SDKs renew it in time."""
 
@@ -40,6 +45,8 @@ def register(registry: Registry, service: YdbService) -> None:
 
     async def list_endpoints(request: Any, call: GrpcCall) -> Any:
         result = _Result()
+        if not _SERVICES.issuperset(request.service):
+            return result
         own = service.node.advertised(call.listener) or service.addresses[call.listener]
         # Clients drop endpoints whose ``ssl`` differs from their URL's scheme. All nodes are configured alike.
         ssl = service.node.tls(call.listener) is not None
@@ -52,11 +59,15 @@ def register(registry: Registry, service: YdbService) -> None:
                 endpoint.ssl, endpoint.location = ssl, member.rack
         if not result.endpoints:
             result.endpoints.add(address=own.host, port=own.port, node_id=service.node_id, ssl=ssl)
+        for endpoint in result.endpoints:
+            endpoint.service.extend(sorted(_SERVICES))
         result.self_location = service.node.rack
         return result
 
     async def who_am_i(request: Any, call: GrpcCall) -> Any:
-        return _WhoAmIResult(user=service.principal(call).name)
+        principal = service.principal(call)
+        groups = [EVERYBODY] if request.include_groups and not principal.is_anonymous else []
+        return _WhoAmIResult(user=principal.name, groups=groups)
 
     registry.call("ListEndpoints", list_endpoints)
     registry.call("WhoAmI", who_am_i)

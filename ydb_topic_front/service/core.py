@@ -155,6 +155,10 @@ class YdbService:
         owner = self.node.owners.owner(self.node.owners.slot_of(topic, partition))
         return self.node_id if owner is None else owner.node_id + 1
 
+    def is_owned(self, topic: str, partition: int) -> bool:
+        """Return whether a partition has an owner, as far as this node knows."""
+        return self.node.owners.owner(self.node.owners.slot_of(topic, partition)) is not None
+
     def generation(self, topic: str, partition: int) -> int:
         """Return a partition's generation as clients see it: 1 at first, and another number after every change of
         owner."""

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 KIND = "ydb"
 
-FindSlot = Callable[[bytes, "GrpcStream"], Awaitable[Callable[[], int] | None]]
-"""Takes a stream's first message and returns a function that finds the slot, or None when any node may serve it.
+FindSlot = Callable[[bytes, "GrpcStream"], Awaitable["Callable[[], int] | Member | None"]]
+"""Takes a stream's first message and returns a function that finds the slot, the one node that can serve it, or None
+when any node may serve it.
 May raise the errors of the stream's handler; forwarding then runs the handler here, which reports the error."""
 StreamHandler = Callable[["GrpcStream"], Awaitable[None]]
 
@@ -124,13 +125,15 @@ class Forwarding:
             return None
 
     async def _open(
-        self, stream: GrpcStream, slot: Callable[[], int], opening: Opening
+        self, stream: GrpcStream, slot: Callable[[], int] | Member, opening: Opening
     ) -> tuple[Member, PeerStream] | None:
-        """Open a stream to a slot's owner. Returns None if that is this node, none was reached, or this node stops."""
+        """Open a stream to a slot's owner, or to one node. Returns None if that is this node, none was reached, or this
+        node stops."""
 
         def find() -> int:
             if stream.draining:
                 raise LogUnavailable("the node is stopping")
+            assert callable(slot)
             return slot()
 
         async def here() -> None:
@@ -140,7 +143,7 @@ class Forwarding:
             return owner, await self._peers.stream(owner, KIND, opening)
 
         try:
-            return await at_owner(self._owners, find, here, there)
+            return await (at_owner(self._owners, find, here, there) if callable(slot) else there(slot))
         except LogUnavailable:
             return None
 

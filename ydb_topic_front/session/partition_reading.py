@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
 from msgspec import Struct, field
 
 from ydb_topic_front.session.commit_ranges import CommitRanges
+from ydb_topic_front.session.direct_reads import DirectReads
 from ydb_topic_front.session.read_data import Place
 from ydb_topic_front.wire.statuses import bad_request
 
@@ -19,6 +21,19 @@ class ReadingState(Enum):
     ACTIVE = "active"
     STOPPING = "stopping"
     """The client was asked to stop: it gets nothing more, and may still commit."""
+
+
+class Feed(Protocol):
+    """Sender of a partition's data, to one stream of the client."""
+
+    def add(self, reading: PartitionReading) -> None:
+        """Send the partition's data as long as it may be sent."""
+
+    def remove(self, reading: PartitionReading) -> None:
+        """Send no more data of the partition."""
+
+    async def await_idle(self) -> None:
+        """Wait until nothing is being read of a partition that was removed."""
 
 
 class PartitionReading(Struct, eq=False):
@@ -47,11 +62,15 @@ class PartitionReading(Struct, eq=False):
     """The final end of a partition that has ended, once all of it was sent."""
     end_told: bool = False
     """Whether the client was told that the partition has ended, after all of its messages."""
+    feed: Feed | None = None
+    """Sender of its data; None if there is none yet, or no longer."""
+    direct: DirectReads | None = None
+    """Reads of a session with direct_read, from the time when the client was asked to start it."""
 
     @property
     def may_send(self) -> bool:
         """Return whether the client accepts data of the partition."""
-        return self.state is ReadingState.ACTIVE
+        return self.state is ReadingState.ACTIVE and (self.direct is None or not self.direct.is_full)
 
     def started(self, read_offset: int | None, start_offset: int) -> None:
         """Handle the client's answer: it reads from ``read_offset`` if given, and not below ``start_offset``. Raises
@@ -66,4 +85,6 @@ class PartitionReading(Struct, eq=False):
             start_offset = max(start_offset, read_offset)
         self.place = Place(start_offset)
         self.sent_end = start_offset
+        if self.direct is not None:
+            self.direct.begin(self.place)
         self.state = ReadingState.ACTIVE

@@ -30,13 +30,12 @@ class ReadInit(NamedTuple):
     reader_name: str
     knows_ends: bool
     """Whether the client supports messages about partitions that have ended."""
+    is_direct: bool = False
+    """Whether the client takes the data in StreamDirectRead, of each partition from the node that owns it."""
 
 
 def parse_init(init: Any) -> ReadInit:
     """Parse an ``InitRequest``. Raises YdbError."""
-    if init.direct_read:
-        message = "direct_read is not supported: read without it"
-        raise YdbError(Status.UNSUPPORTED, message)
     if not init.topics_read_settings:
         raise bad_request("init_request has no topics_read_settings")
     if len(init.topics_read_settings) > _MOST_TOPICS:
@@ -59,7 +58,7 @@ def parse_init(init: Any) -> ReadInit:
         if settings.HasField("read_from"):
             read_from = settings.read_from.seconds * 1000 + settings.read_from.nanos // 1_000_000
         topics.append(TopicWanted(settings.path, partitions, lag, max(-1, read_from)))
-    return ReadInit(tuple(topics), init.consumer, init.reader_name, init.auto_partitioning_support)
+    return ReadInit(tuple(topics), init.consumer, init.reader_name, init.auto_partitioning_support, init.direct_read)
 
 
 def no_such_consumer(consumer: str, path: str) -> YdbError:

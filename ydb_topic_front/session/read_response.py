@@ -1,4 +1,4 @@
-"""Builder of a ``ReadResponse`` from encoded messages of one partition."""
+"""Builder of a ``ReadResponse`` or ``DirectReadResponse`` from encoded messages of one partition."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ SUCCESS = b"\x08\x80\xb5\x18"
 """Encoded ``FromServer.status`` of every answer without an error."""
 
 _READ_RESPONSE = 0x22
+"""Field of a ``ReadResponse`` and of a ``DirectReadResponse``, each in its stream's ``FromServer``."""
 _PARTITION_DATA = 0x0A
 _SESSION_ID = 0x08
 _BATCH = 0x12
 _BYTES_SIZE = 0x10
+_DIRECT_READ_ID = 0x10
+_DIRECT_PARTITION_DATA = 0x1A
+_DIRECT_BYTES_SIZE = 0x20
 
 
 class ResponseBuilder:
-    """One encoded ``FromServer`` with messages of one partition."""
+    """One encoded ``FromServer`` with messages of one partition, of a StreamRead or a StreamDirectRead."""
 
     __slots__ = ("_batches", "_session_id", "size", "write_lag", "written_ms")
 
@@ -52,9 +56,10 @@ class ResponseBuilder:
             if created_ms >= 0:
                 self.write_lag = max(self.write_lag, written_ms - created_ms)
 
-    def finish(self) -> Generator[None, None, tuple[bytes, int]]:
-        """Return the encoded message and the bytes of credit it uses. Yields between slices
-        (:mod:`anabranch_kit.run.sliced`), since a message may be very large."""
+    def finish(self, direct_read_id: int = 0) -> Generator[None, None, tuple[bytes, int]]:
+        """Return the encoded message and the bytes of credit it uses; with ``direct_read_id``, a
+        ``DirectReadResponse``. Yields between slices (:mod:`anabranch_kit.run.sliced`), since a message may be very
+        large."""
         data = bytearray((_SESSION_ID,))
         put_varint(data, self._session_id)
         parts: list[Buffer] = [data]
@@ -65,9 +70,14 @@ class ResponseBuilder:
             parts.append(lead)
             parts += batch
             size += len(lead) + whole
-        front = bytearray((_PARTITION_DATA,))
+        front = bytearray()
+        if direct_read_id:
+            front += data
+            front.append(_DIRECT_READ_ID)
+            put_varint(front, direct_read_id)
+        front.append(_DIRECT_PARTITION_DATA if direct_read_id else _PARTITION_DATA)
         put_varint(front, size)
-        credit = bytearray((_BYTES_SIZE,))
+        credit = bytearray((_DIRECT_BYTES_SIZE if direct_read_id else _BYTES_SIZE,))
         put_varint(credit, size)
         response = len(front) + size + len(credit)
         lead = bytearray(SUCCESS)

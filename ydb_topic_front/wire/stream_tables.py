@@ -1,4 +1,5 @@
-"""Message definitions of StreamWrite and StreamRead, by their fields (see :mod:`bridges.net.grpc_schema`).
+"""Message definitions of StreamWrite, StreamRead and StreamDirectRead, by their fields
+(see :mod:`bridges.net.grpc_schema`).
 
 Names and numbers are those of the package ``Ydb.Topic``; ``tests/ydb_topic_front/wire/test_messages.py`` compares them
 with the definitions that YDB's SDK for Python was generated from.
@@ -208,14 +209,44 @@ message StreamReadMessage.EndPartitionSession
   1 partition_session_id int64
   2 adjacent_partition_ids repeated int64
   3 child_partition_ids repeated int64
-# Reading from where a partition lies is refused, in its own words.
+# The data of a StreamRead with direct_read, each partition's from the node that owns it.
 message StreamDirectReadMessage
 message StreamDirectReadMessage.FromClient
   1 init_request StreamDirectReadMessage.InitRequest in client_message
+  2 start_direct_read_partition_session_request StreamDirectReadMessage.StartDirectReadPartitionSessionRequest \
+    in client_message
+  3 update_token_request UpdateTokenRequest in client_message
 message StreamDirectReadMessage.FromServer
   1 status enum Ydb.StatusIds.StatusCode
   2 issues repeated Ydb.Issue.IssueMessage
+  6 init_response StreamDirectReadMessage.InitResponse in server_message
+  7 start_direct_read_partition_session_response StreamDirectReadMessage.StartDirectReadPartitionSessionResponse \
+    in server_message
+  3 stop_direct_read_partition_session StreamDirectReadMessage.StopDirectReadPartitionSession in server_message
+  4 direct_read_response StreamDirectReadMessage.DirectReadResponse in server_message
+  5 update_token_response UpdateTokenResponse in server_message
 message StreamDirectReadMessage.InitRequest
   1 session_id string
+  2 topics_read_settings repeated StreamDirectReadMessage.InitRequest.TopicReadSettings
   3 consumer string
+message StreamDirectReadMessage.InitRequest.TopicReadSettings
+  1 path string
+message StreamDirectReadMessage.InitResponse
+message StreamDirectReadMessage.StartDirectReadPartitionSessionRequest
+  1 partition_session_id int64
+  2 last_direct_read_id int64
+  3 generation int64
+message StreamDirectReadMessage.StartDirectReadPartitionSessionResponse
+  1 partition_session_id int64
+  2 generation int64
+message StreamDirectReadMessage.StopDirectReadPartitionSession
+  1 status enum Ydb.StatusIds.StatusCode
+  2 issues repeated Ydb.Issue.IssueMessage
+  3 partition_session_id int64
+  4 generation int64
+message StreamDirectReadMessage.DirectReadResponse
+  1 partition_session_id int64
+  2 direct_read_id int64
+  3 partition_data StreamReadMessage.ReadResponse.PartitionData
+  4 bytes_size int64
 """

@@ -30,6 +30,8 @@ class Sdk:
     acks: bool = True
     """It tells its user of each acknowledgement."""
     tls: bool = True
+    copies: bool = False
+    """Its driver copies topics in transactions."""
 
     @property
     def name(self) -> str:
@@ -38,7 +40,7 @@ class Sdk:
 
 
 SDKS = (
-    Sdk(drivers.go("ydb-go", HERE / "go"), acks=False),
+    Sdk(drivers.go("ydb-go", HERE / "go"), acks=False, copies=True),
     Sdk(
         drivers.java("ydb-java", HERE / "java" / "pom.xml", "anabranch.tests.YdbDriver"),
         codecs=(RAW, GZIP, LZOP, ZSTD),
@@ -134,6 +136,10 @@ class Client:
     def write_many(self, path: str, producer: str, *, first: int, count: int, prefix: str) -> None:
         """Write `prefix0`, `prefix1` ... with seq_nos from ``first`` on, ten at a time, each waiting for the last."""
         self._call("write_many", path, producer=producer, codec=RAW, first=first, count=count, prefix=prefix)
+
+    def copy(self, path: str, consumer: str, target: str, count: int) -> None:
+        """Copy ``count`` messages of a topic with one partition to another topic, in transactions."""
+        self._call("copy", path, consumer=consumer, target=target, count=count)
 
     def read(self, path: str, consumer: str, count: int, *, commit: bool = True) -> list[Got]:
         """Read until there are ``count`` messages, and commit them."""

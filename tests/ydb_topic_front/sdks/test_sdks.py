@@ -14,9 +14,11 @@ import ydb
 from tests.certificates import Authority
 from tests.conftest import NodeFactory
 from tests.drivers import DriverError
+from tests.kit.waiting import wait_until
 from tests.node_process import ANY, NodeProcess
 from tests.ydb_topic_front.sdks.conftest import Connect
 from tests.ydb_topic_front.sdks.programs import SDKS, Place, Sdk, Sent
+from tests.ydb_topic_front.test_sdk_transactions import position
 
 LISTEN = {"ydb": ANY}
 """What the nodes here open; everything else is closed."""
@@ -161,6 +163,27 @@ def test_nothing_is_lost_or_doubled_when_the_node_is_killed(
     got = client.read(path, "reader", count)
     assert [message.data for message in got] == [b"m%d" % i for i in range(count)], failures
     assert [message.offset for message in got] == list(range(count))
+
+
+@sdks(lambda sdk: sdk.copies)
+def test_a_topic_is_copied_exactly_once_through_deaths_of_the_node(
+    connect: Connect, node_factory: NodeFactory, sdk: Sdk
+) -> None:
+    node = node_factory(listen=LISTEN)
+    client = connect(sdk, place(node))
+    path, copied, count = "/local/from", "/local/to", 30
+    client.create(path, consumers=["c"])
+    client.create(copied, consumers=["reader"])
+    client.write_many(path, "p", first=1, count=count, prefix="m")
+    copying = threading.Thread(target=client.copy, args=(path, "c", copied, count))
+    copying.start()
+    for committed in (3, 15):
+        wait_until(lambda committed=committed: position(node, path) >= committed)  # type: ignore[misc]
+        node.restart(kill=True)
+    copying.join()
+    client.write(copied, "q", [Sent(1, b"last")])
+    got = client.read(copied, "reader", count + 1)
+    assert [message.data for message in got] == [*(b"m%d" % number for number in range(count)), b"last"]
 
 
 @pytest.fixture(scope="module")

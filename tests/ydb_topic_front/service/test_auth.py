@@ -62,6 +62,8 @@ def test_wrong_passwords_and_no_users_at_all_are_told_the_same(strict_node: Node
         token = raw.result("Login", user=USER, password=PASSWORD).token
     with RawClient(strict_node.ydb, x_ydb_auth_ticket=token) as raw:
         assert raw.result("WhoAmI").user == USER
+        assert list(raw.result("WhoAmI").groups) == []
+        assert list(raw.result("WhoAmI", include_groups=True).groups) == ["all-users@well-known"]
 
 
 @pytest.mark.parametrize("ticket", [None, "", "nonsense", "a.b.c", "x" * 4000])
@@ -79,7 +81,8 @@ def test_where_nobody_has_to_anybody_may(ydb_node: NodeProcess, topic: str) -> N
     # A token of the service that an application comes from must not keep it out.
     with RawClient(ydb_node.ydb, x_ydb_auth_ticket="t1.9euelZ") as raw:
         raw.result("CreateTopic", path=topic)
-        assert raw.result("WhoAmI").user == "ANONYMOUS"
+        assert raw.result("WhoAmI", include_groups=True).user == "ANONYMOUS"
+        assert not raw.result("WhoAmI", include_groups=True).groups
 
 
 def test_a_user_that_is_removed_is_known_no_more(strict_node: NodeProcess) -> None:

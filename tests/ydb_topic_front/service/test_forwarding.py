@@ -97,7 +97,9 @@ class Node:
     async def hear(self) -> None:
         self.heard = True
 
-    async def find(self, raw: bytes, stream: Any) -> Callable[[], int] | None:
+    async def find(self, raw: bytes, stream: Any) -> Callable[[], int] | Member | None:
+        if raw.startswith(b"at "):
+            return self.members[int(raw[3:])]
         if raw == b"slowly":
             await asyncio.sleep(2 * INIT_S)
         if raw == b"wrong":
@@ -173,6 +175,16 @@ async def what_any_node_serves_is_served_here(made: ModuleType) -> None:
             client = Client(found[0].budget, first, None)
             await found[0].talk(cast("Any", client))
             assert client.told.get_nowait() == b"1:" + first
+        await settled(found)
+
+
+async def what_only_one_node_can_serve_goes_there_or_is_served_here(made: ModuleType) -> None:
+    async with nodes(made) as found:
+        found[0].members[9] = Member(9, 9, State.UP, addresses={LISTENER: f"127.0.0.1:{free_port()}"})
+        for at, server in ((3, 3), (9, 1)):
+            client = Client(found[0].budget, b"at %d" % at, None)
+            await found[0].talk(cast("Any", client))
+            assert client.told.get_nowait() == b"%d:at %d" % (server, at)
         await settled(found)
 
 
@@ -295,6 +307,7 @@ async def a_lost_answer_is_asked_for_again(made: ModuleType) -> None:
 SCENARIOS: list[Scenario] = [
     it_goes_to_the_owner_and_back_whole,
     what_any_node_serves_is_served_here,
+    what_only_one_node_can_serve_goes_there_or_is_served_here,
     a_refusal_comes_as_it_is,
     the_owner_asks_who_it_is_as_well,
     what_was_passed_on_goes_no_further,

@@ -131,16 +131,10 @@ def test_what_cannot_be_read_is_refused(raw: RawClient, made: str, init: dict[st
         assert "no read rule" in message.issues[0].message
 
 
-def test_unknown_topics_and_direct_reading(raw: RawClient, made: str) -> None:
+def test_unknown_topics(raw: RawClient, made: str) -> None:
     stream = raw.stream("StreamRead")
     stream.send(init_request={"topics_read_settings": [{"path": f"{made}/nowhere"}], "consumer": "c"})
     assert [message.status for message in stream.rest()] == [Status.SCHEME_ERROR]
-    stream = raw.stream("StreamRead")
-    stream.send(init_request={"topics_read_settings": [{"path": made}], "consumer": "c", "direct_read": True})
-    assert [message.status for message in stream.rest()] == [Status.UNSUPPORTED]
-    stream = raw.stream("StreamDirectRead")
-    stream.send(init_request={"session_id": "x", "consumer": "c"})
-    assert [message.status for message in stream.rest()] == [Status.UNSUPPORTED]
 
 
 SAYS: dict[str, Callable[[int], dict[str, Any]]] = {

@@ -286,7 +286,7 @@ async def test_others_have_their_turn_between_two_steps(monkeypatch: pytest.Monk
     lab = Lab(0)
     sessions = [Reader(lab), Reader(lab)]
     for number, session in enumerate(sessions):
-        session.session_id, session.consumer = str(number), "c"  # type: ignore[attr-defined]
+        session.session_id, session.consumer, session.is_direct = str(number), "c", False  # type: ignore[attr-defined]
         readers.enter(session, [topic])  # type: ignore[arg-type]
     lab.readers = sessions
     readers.share(sessions[0], topic, ())  # type: ignore[arg-type]

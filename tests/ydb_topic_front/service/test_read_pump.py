@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.kit.waiting import until
-from ydb_topic_front.service.read.pump import ReadPump
+from ydb_topic_front.service.read.pump import Credit, ReadPump
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
 
 
@@ -21,8 +21,9 @@ async def test_a_log_that_is_given_up_just_when_it_is_ready_is_not_waited_at() -
     account = SimpleNamespace(close=lambda: None)
     node: Any = SimpleNamespace(budget=SimpleNamespace(account=lambda room: account))
     nothing: Any = lambda *_: None  # noqa: E731
-    pump = ReadPump(node, lambda reading: given_up, nothing, nothing, nothing)
-    pump.credit = 1
+    credit = Credit(nothing)
+    pump = ReadPump(node, credit, lambda reading: given_up, nothing, nothing, nothing)
+    credit.add(1)
     pump.add(PartitionReading(1, "t", "/local/t", 0, ReadingState.ACTIVE))
     assert await pump.response() is None
     assert not waiters

@@ -221,6 +221,7 @@ async def test_many_readers_of_a_topic_hear_of_its_end_in_turns(node: Node) -> N
 
     class Reader:
         consumer = "c"
+        is_direct = False
 
         def __init__(self, number: int) -> None:
             self.session_id = f"r{number}"

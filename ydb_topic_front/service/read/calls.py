@@ -1,8 +1,9 @@
-"""StreamRead, CommitOffset, and the refusal of StreamDirectRead."""
+"""StreamRead, StreamDirectRead and CommitOffset."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
@@ -11,19 +12,20 @@ from anabranch_kit.run import clock
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.progress import Committed
 from ydb_topic_front.service.read.coordination import Coordination
+from ydb_topic_front.service.read.data_stream import encode_last, parse_message
+from ydb_topic_front.service.read.direct_stream import DirectStream
 from ydb_topic_front.service.read.readers import Readers
-from ydb_topic_front.service.read.stream import ReadStream, parse_message
+from ydb_topic_front.service.read.stream import ReadStream, node_of
 from ydb_topic_front.session.read_init import no_such_consumer
-from ydb_topic_front.wire.messages import StreamReadFromServer, messages
+from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.methods import METHODS
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
+    from bridges.cluster.members import Member
     from bridges.net.grpc_server import GrpcCall, GrpcStream
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService
-
-_DirectFromServer = messages["Ydb.Topic.StreamDirectReadMessage.FromServer"]
 
 
 async def commit_offset(service: YdbService, readers: Readers, request: Any, call: GrpcCall) -> None:
@@ -75,20 +77,27 @@ def register(registry: Registry, service: YdbService) -> None:
         await ReadStream(service, readers, stream).serve()
 
     async def stream_direct_read(stream: GrpcStream) -> None:
-        answer = _DirectFromServer()
-        YdbError(Status.UNSUPPORTED, "direct reading is not supported: read with StreamRead").tell(answer)
-        await stream.write(answer.SerializeToString())
+        await DirectStream(service, readers, stream).serve()
 
     async def commit(request: Any, call: GrpcCall) -> None:
         await commit_offset(service, readers, request, call)
 
-    registry.stream("StreamDirectRead", stream_direct_read)
-
     async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
-        init = parse_message(raw).init_request
+        init = parse_message("StreamRead", raw).init_request
         return coordination.finding(init.consumer) if init.consumer else None  # else any node serves it
 
-    registry.stream("StreamRead", forwarding.led("StreamRead", stream_read, slot_of, _last))
+    async def session_node(raw: bytes, stream: GrpcStream) -> Member | None:
+        init = parse_message("StreamDirectRead", raw).init_request
+        own, at = service.node.node_id, node_of(init.session_id)
+        return next(
+            (one for one in service.node.owners.nodes if str(one.node_id + 1) == at and one.node_id != own), None
+        )
+
+    for method, handler, find in (
+        ("StreamRead", stream_read, slot_of),
+        ("StreamDirectRead", stream_direct_read, session_node),
+    ):
+        registry.stream(method, forwarding.led(method, handler, find, partial(encode_last, method)))
     registry.call(
         "CommitOffset", commit, forwarding.led_call("CommitOffset", by_consumer(coordination, "CommitOffset"))
     )
@@ -105,10 +114,3 @@ def by_consumer(coordination: Coordination, method: str) -> Callable[[bytes], Ca
             return None
 
     return find
-
-
-def _last(error: YdbError) -> bytes:
-    message = StreamReadFromServer()
-    error.tell(message)
-    raw: bytes = message.SerializeToString()
-    return raw

@@ -8,12 +8,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.run import clock
+from anabranch_kit.run.turns import in_turns
 from ydb_topic_front.service.read.chore import Chore, Work
 from ydb_topic_front.service.read.commits import ReadCommits
-from ydb_topic_front.service.read.pump import ReadPump
-from ydb_topic_front.service.read.session_states import READING_BYTES
+from ydb_topic_front.service.read.pump import Credit, ReadPump
+from ydb_topic_front.service.read.session_states import RANGE_BYTES, READING_BYTES
 from ydb_topic_front.service.read.start import first_written
 from ydb_topic_front.session.commit_ranges import CommitRanges
+from ydb_topic_front.session.direct_reads import DirectReads
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
 from ydb_topic_front.session.read_data import Place
 from ydb_topic_front.session.read_init import ReadInit, TopicWanted
@@ -63,8 +65,13 @@ class ReadPartitions:
         self._held = 0  # bytes
         self._to_open: dict[PartitionReading, None] = {}
         self._opening = Chore(begin, self.open_all)
-        self.pump = ReadPump(service.node, self.log_of, self._read_all, wake, self._measure)
+        self.credit = Credit(session.wake_senders)
+        self.pump = self.new_pump(wake)
         self.commits = ReadCommits(self, readers, answers, over, wake, self._remember, begin)
+
+    def new_pump(self, wake: Callable[[], None]) -> ReadPump:
+        """Return a pump for another stream of the session's client."""
+        return ReadPump(self._service.node, self.credit, self.log_of, self._read_all, wake, self._sent)
 
     # --- look-ups ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +126,8 @@ class ReadPartitions:
             self._forget(reading)  # the client knows nothing of it
             return
         reading.state = ReadingState.STOPPING
-        self.pump.remove(reading)
+        if reading.feed is not None:
+            reading.feed.remove(reading)
         self._ask_to_stop(reading, graceful=True)
         self._readers.note_question(self._session, reading)
 
@@ -136,6 +144,8 @@ class ReadPartitions:
         request.partition_session_id = reading.session_id
         request.graceful = graceful
         request.committed_offset = reading.stored
+        if reading.direct is not None and graceful:
+            request.last_direct_read_id = reading.direct.last_id
         self._answers.put(message)
 
     def _remember(self, size: int) -> None:
@@ -152,6 +162,7 @@ class ReadPartitions:
         self.pump.close()
         for reading in self._readings.values():
             self._readers.note_answer(reading)
+            reading.feed = None  # a StreamDirectRead may be reading it
         self._service.states.change(-self._held)
         self._held = 0
         self._readings.clear()
@@ -161,7 +172,7 @@ class ReadPartitions:
         """Break the reference cycles between the parts of an ended session. Otherwise they would stay in memory until
         the garbage collector runs, which is rare in a node."""
         self.commits.untie()
-        del self._session, self._opening, self.pump, self.commits
+        del self._session, self._opening, self.pump, self.commits, self.credit
 
     # --- their beginning --------------------------------------------------------------------------------------------
 
@@ -213,6 +224,9 @@ class ReadPartitions:
         request.committed_offset = position
         request.partition_offsets.start = max(position, log.log_start_offset)
         request.partition_offsets.end = max(request.partition_offsets.start, log.last_stable_offset)
+        if self.init.is_direct:
+            reading.direct = DirectReads(service.generation(reading.topic, reading.partition))
+            self._fill_location(request.partition_location, reading, reading.direct)
         self._answers.put(message)
         if self.consumer:  # without a consumer no other session waits for the partition
             self._readers.note_question(self._session, reading)
@@ -235,7 +249,9 @@ class ReadPartitions:
         reading.started(offset, max(reading.place.offset, reading.commits.position))
         if reading.may_send:
             self._readers.note_answer(reading)
-            self.pump.add(reading)
+            feed = self.pump if reading.direct is None else reading.feed
+            if feed is not None:
+                feed.add(reading)
 
     def stopped(self, response: Any) -> None:
         """Handle a ``StopPartitionSessionResponse``. Raises YdbError."""
@@ -267,6 +283,81 @@ class ReadPartitions:
             answer.write_time_high_watermark.nanos = last_ms % 1000 * 1_000_000
         self._answers.put(message)
 
+    # --- direct reading (see ydb_topic_front.service.read.direct_stream) ----------------------------------------------
+
+    async def sole(self, session_id: int) -> PartitionReading | None:
+        """Return a partition session that no stream sends data of any more, None if the client has let go of it."""
+        while (reading := self.get(session_id)) is not None and (feed := reading.feed) is not None:
+            feed.remove(reading)
+            await feed.await_idle()
+        return reading
+
+    def feed_from(self, reading: PartitionReading, last_id: int, pump: ReadPump) -> bool:
+        """Send a partition's data by ``pump``, from behind the read ``last_id`` on, the last one that the client has
+        got. Return False if the client was asked to let go of the partition and lacks reads: then it is taken back.
+        Raises YdbError."""
+        direct = reading.direct
+        assert direct is not None
+        lacks = direct.last_id > last_id
+        place, credit, forgotten = direct.rewind(last_id)
+        self._give_back(credit, forgotten)
+        if lacks and reading.state is ReadingState.STOPPING:
+            self.take_back(reading)
+            return False
+        reading.feed = pump
+        if reading.state is ReadingState.ACTIVE:
+            reading.place = place
+            reading.sent_end = min(reading.sent_end, place.offset)
+            pump.add(reading)
+        return True
+
+    def acknowledge(self, ack: Any) -> None:
+        """Handle a ``DirectReadAck``. Raises YdbError."""
+        if not self.init.is_direct:
+            raise bad_request("direct_read_ack in a session without direct_read")
+        reading = self.get(ack.partition_session_id)
+        if reading is None or reading.direct is None:
+            return
+        could_send = reading.may_send
+        reading.direct.acknowledge(ack.direct_read_id)
+        self._remember(-RANGE_BYTES)
+        if reading.may_send and not could_send and reading.feed is not None:
+            reading.feed.add(reading)
+        if reading.end is not None and reading.place.offset >= reading.end:
+            self._read_all(reading)
+
+    async def tell_moves(self) -> None:
+        """Tell the client of partitions that have another owner or generation by now: it asks the new place for their
+        data."""
+        service = self._service
+        async for reading in in_turns(list(self._readings.values())):
+            direct = reading.direct
+            if direct is None or not self.has(reading) or not service.is_owned(reading.topic, reading.partition):
+                continue
+            generation = service.generation(reading.topic, reading.partition)
+            if generation != direct.generation:
+                direct.generation = generation
+                if reading.feed is not None:
+                    reading.feed.remove(reading)
+                self.tell_move(reading, direct)
+
+    def tell_move(self, reading: PartitionReading, direct: DirectReads) -> None:
+        """Tell the client where a partition is to be read."""
+        message = StreamReadFromServer(status=Status.SUCCESS)
+        update = message.update_partition_session
+        update.partition_session_id = reading.session_id
+        self._fill_location(update.partition_location, reading, direct)
+        self._answers.put(message)
+
+    def _fill_location(self, location: Any, reading: PartitionReading, direct: DirectReads) -> None:
+        location.node_id = self._service.owner_id(reading.topic, reading.partition)
+        location.generation = direct.generation
+
+    def _give_back(self, credit: int, forgotten: int) -> None:
+        """Return the credit and the memory of direct reads that the client has not got."""
+        self._remember(-forgotten * RANGE_BYTES)
+        self.credit.add(credit)
+
     # --- their end --------------------------------------------------------------------------------------------------
 
     def _forget(self, reading: PartitionReading) -> None:
@@ -277,7 +368,10 @@ class ReadPartitions:
         self._remember(-READING_BYTES)
         self.commits.forget(reading)
         self._to_open.pop(reading, None)
-        self.pump.remove(reading)
+        if reading.feed is not None:
+            reading.feed.remove(reading)
+        if reading.direct is not None:
+            self._give_back(reading.direct.credit, len(reading.direct))
         if not self.commits.is_unsettled(reading):
             self.release(reading)
 
@@ -286,8 +380,10 @@ class ReadPartitions:
         self._by_place.pop((reading.topic, reading.partition), None)
         self._readers.released(self._session, reading.topic, reading.partition)
 
-    def _measure(self, reading: PartitionReading, sent: ResponseBuilder, messages: int) -> None:
+    def _sent(self, reading: PartitionReading, sent: ResponseBuilder, messages: int) -> None:
         self._session.client.read(reading.topic, reading.partition, messages, sent.size)
+        if reading.direct is not None:
+            self._remember(RANGE_BYTES)
         if self.consumer:
             topic, last = self.topics[reading.topic], reading.place.offset - 1
             measures = self._service.measures
@@ -297,7 +393,7 @@ class ReadPartitions:
         """Handle that all of a partition that has ended was sent: tell the client once, if it supports that."""
         self.commits.pass_rest(reading)
         self._readers.ended(self.consumer, reading.topic)
-        if reading.end_told or not self.init.knows_ends:
+        if reading.end_told or not self.init.knows_ends or (reading.direct is not None and len(reading.direct)):
             return
         reading.end_told = True
         topic = self.topics[reading.topic]

@@ -1,4 +1,4 @@
-"""Pump that reads partitions for one client: as many bytes as it gave credit for, partition by partition in turn.
+"""Pump that reads partitions for one stream of a client, as many bytes as it gave credit for, partition by partition.
 
 Bytes that were read count in the node's memory budget until they are encoded as a response. A stream has one response
 at a time; between two responses only places are kept.
@@ -7,7 +7,7 @@ at a time; between two responses only places are kept.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -45,32 +45,49 @@ _STEP_MESSAGES = 500
 """Messages worked on in one turn of the event loop: each takes a few microseconds."""
 
 
+class Credit:
+    """Bytes that the client of a session still accepts, on all of its streams; negative after a response larger than
+    the credit. ``wake`` is called when there are more."""
+
+    __slots__ = ("_wake", "bytes")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.bytes = 0
+        self._wake = wake
+
+    def add(self, size: int) -> None:
+        """Accept ``size`` bytes more."""
+        self.bytes = min(self.bytes + size, 1 << 62)
+        self._wake()
+
+
 class ReadPump:
-    """Encodes the ``ReadResponse`` messages of one stream. ``wake`` is called when there may be one to encode,
-    ``measure`` before one is sent, with the number of its messages, and ``ended`` when all of an ended partition was
-    sent."""
+    """Encodes the ``ReadResponse`` or ``DirectReadResponse`` messages of one stream, as far as ``credit`` allows.
+    ``wake`` is called when there may be one to encode, ``sent`` before one is sent, with the number of its messages,
+    and ``ended`` when all of an ended partition was sent."""
 
     def __init__(
         self,
         node: NodeServices,
+        credit: Credit,
         log_of: Callable[[PartitionReading], ReadableLog],
         ended: Callable[[PartitionReading], None],
         wake: Callable[[], None],
-        measure: Callable[[PartitionReading, ResponseBuilder, int], None],
+        sent: Callable[[PartitionReading, ResponseBuilder, int], None],
     ) -> None:
         self._node = node
         self._log_of = log_of
         self._ended = ended
         self._wake = wake
-        self._measure = measure
+        self._sent = sent
         self._account = node.budget.account(self._has_room)
-        self._hungry: deque[PartitionReading] = deque()
+        self._hungry: OrderedDict[PartitionReading, None] = OrderedDict()
         self._waiting: dict[ReadableLog, PartitionReading] = {}
         self._waits_at: dict[PartitionReading, ReadableLog] = {}
         self._starved = False
         self._closed = False
-        self.credit = 0
-        """Bytes that the client still accepts; negative after a response larger than the credit."""
+        self._busy = asyncio.Lock()
+        self._credit = credit
 
     def close(self) -> None:
         """Remove all waiters and stop."""
@@ -83,17 +100,27 @@ class ReadPump:
         self._account.close()
 
     def add(self, reading: PartitionReading) -> None:
-        """Queue a partition that may have data to send. It leaves the queue when its turn comes and ``may_send`` is
-        False."""
-        self._hungry.append(reading)
+        """Send a partition's data, beginning now. It leaves the queue when its turn comes and ``may_send`` is False."""
+        reading.feed = self
+        self._hungry[reading] = None
         self._wake()
 
     def remove(self, reading: PartitionReading) -> None:
-        """Stop waiting for data of a partition."""
+        """Send no more data of a partition. A response that is being made of it is dropped."""
+        reading.feed = None
+        self._hungry.pop(reading, None)
         log = self._waits_at.pop(reading, None)
         if log is not None:
             del self._waiting[log]
             log.remove_waiter(self)
+
+    async def await_idle(self) -> None:
+        """Wait until no response is being made: then no partition that was removed is changed any more."""
+        async with self._busy:
+            pass
+
+    def _feeds(self, reading: PartitionReading) -> bool:
+        return reading.feed is self and reading.may_send
 
     def log_moved(self, log: ReadableLog) -> None:
         """Queue a partition that was read to its end and may have grown (see
@@ -112,29 +139,32 @@ class ReadPump:
     def ready(self) -> bool:
         """Return whether :meth:`response` may have something to send: there are credit, a queued partition and
         memory."""
-        return self.credit > 0 and bool(self._hungry) and not self._starved
+        return self._credit.bytes > 0 and bool(self._hungry) and not self._starved
 
     async def response(self) -> bytes | None:
         """Return the next encoded response, None if the partition whose turn it is has no data. Raises LogError."""
-        reading = self._hungry.popleft()
-        if not reading.may_send:
+        reading, _ = self._hungry.popitem(last=False)
+        if not self._feeds(reading):
             return None
-        try:
-            return await self._response(reading, self._log_of(reading))
-        except (NotOwner, PeerUnreachable):
-            # The partition's next owner has the same data; other partitions are read meanwhile.
-            self._again_later(reading)
-            return None
+        async with self._busy:
+            try:
+                return await self._response(reading, self._log_of(reading))
+            except (NotOwner, PeerUnreachable):
+                # The partition's next owner has the same data; other partitions are read meanwhile.
+                self._again_later(reading)
+                return None
 
     def _again_later(self, reading: PartitionReading) -> None:
         def again() -> None:
-            if not self._closed and reading.may_send:
+            if not self._closed and self._feeds(reading):
                 self.add(reading)
 
         asyncio.get_running_loop().call_later(_AGAIN_S, again)
 
     async def _response(self, reading: PartitionReading, log: ReadableLog) -> bytes | None:
         await log.ready()
+        if not self._feeds(reading):
+            return None  # the client or the session has let go of the partition
         if not log.is_open:  # another node has become its owner since: its waiters would not be called
             self._again_later(reading)
             return None
@@ -147,25 +177,28 @@ class ReadPump:
         if offset >= limit:
             self._wait(reading, log)
             return None
-        wanted = min(self.credit, _RESPONSE_BYTES)
+        wanted = min(self._credit.bytes, _RESPONSE_BYTES)
         least = log.measure(offset, 1, limit) or _UNKNOWN_BATCH
         if least > _RESPONSE_BYTES:
             least *= 2  # the batch and the encoded response are in memory at the same time
         held = self._account.grant(Kind.READS, max(wanted, least), least)
         if not held:
             self._starved = True
-            self._hungry.appendleft(reading)
+            self._hungry[reading] = None
+            self._hungry.move_to_end(reading, last=False)
             self._account.wait(least)
             return None
+        self._credit.bytes -= wanted  # other streams of the session must not use it as well
         try:
             return await self._read(reading, log, min(wanted, held))
         except OffsetOutOfRange:
             if offset >= log.log_start_offset:
                 raise
-            self._hungry.append(reading)  # the log was trimmed meanwhile
+            self._hungry[reading] = None  # the log was trimmed meanwhile
             return None
         finally:
             self._account.give(Kind.READS, held)
+            self._credit.add(wanted)
 
     def _wait(self, reading: PartitionReading, log: ReadableLog) -> None:
         """Wait for a partition that was read to its end to grow, or report that it has ended. Raises LogDeleted."""
@@ -202,18 +235,22 @@ class ReadPump:
                 raise DataCorrupt(f"the batch at offset {at} of {log.topic}-{log.partition}: {error}") from error
             if not whole:
                 break
-        if reading.may_send:
-            self._hungry.append(reading)
         if not builder.size:
+            self._hungry[reading] = None
             return None
         messages = reading.sent - sent
         self._node.metrics.topic(reading.topic).fetched(builder.batches, messages, builder.size)
-        raw, credit = await worked_off(builder.finish())
-        if not reading.may_send:
-            return None  # the client was asked meanwhile to let go of the partition: it gets nothing more
-        self.credit -= credit
+        direct = reading.direct
+        raw, credit = await worked_off(builder.finish(0 if direct is None else direct.last_id + 1))
+        if not self._feeds(reading):
+            return None  # the client was asked meanwhile to let go of the partition: it gets nothing more here
+        self._credit.bytes -= credit
         reading.last_read_ms = clock.now_ms()
-        self._measure(reading, builder, messages)
+        if direct is not None:
+            direct.sent(reading.place, credit)
+        self._sent(reading, builder, messages)
+        if self._feeds(reading):
+            self._hungry[reading] = None
         return raw
 
     async def _add(

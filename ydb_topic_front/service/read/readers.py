@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from anabranch_kit.run import clock
-from anabranch_kit.run.turns import Turns, step_through
+from anabranch_kit.run.turns import Turns, in_turns, step_through
 from bridges.catalog.progress import Committed
 from bridges.catalog.topics.topic import Change, ChangeKind, Topic
 from bridges.catalog.views.groups import CONSUMERS, GroupDirectory, GroupMemberView, GroupSummary, GroupView
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _KIND = "consumer"
 _STABLE = "Stable"
 _SEARCHES = 4
+_MOVES_MS = 500
+"""Interval at which sessions with ``direct_read`` look for partitions that have moved."""
 _REST = 9
 """Pause after a round of balancing, as a multiple of its duration: balancing takes at most a tenth of the event loop's
 time, however many partitions there are."""
@@ -44,8 +46,16 @@ class ReadSession(Member, Protocol):
     def reader_name(self) -> str: ...
     @property
     def client(self) -> Client: ...
+    @property
+    def is_direct(self) -> bool: ...
     def end(self, error: YdbError) -> None:
         """End the session with ``error``."""
+
+    async def tell_moves(self) -> None:
+        """Tell the client of a session with ``direct_read`` which of its partitions have moved."""
+
+    def wake_senders(self) -> None:
+        """Let all streams of the session send: there is more credit."""
 
     def position_moved(self, topic: str, partition: int, offset: int, *, tell: bool = True) -> None:
         """Note that a CommitOffset call has stored a position on behalf of this session."""
@@ -88,6 +98,7 @@ class Readers(GroupDirectory):
         self._by_id: dict[str, ReadSession] = {}
         self._topics: dict[ReadSession, tuple[str, ...]] = {}
         self._by_consumer: dict[str, dict[ReadSession, None]] = {}
+        self._direct: dict[ReadSession, None] = {}
         self.coordination = Coordination(service, self, service.node.owners, service.node.peers)
         """The consumers that this node coordinates."""
         self.searches = asyncio.Semaphore(_SEARCHES)
@@ -106,6 +117,7 @@ class Readers(GroupDirectory):
         service.node.every(
             max(100, service.settings.reader_answer_ms // 5), self.take_back, "readers that do not answer"
         )
+        service.node.every(_MOVES_MS, self.tell_moves, "moves of partitions that are read directly")
         service.catalog.on_change.append(self._changed)
         service.topics.on_change.append(self._settings_changed)
 
@@ -119,6 +131,8 @@ class Readers(GroupDirectory):
     def enter(self, session: ReadSession, topics: Iterable[Topic]) -> None:
         """Add a session that reads ``topics``; :meth:`share` assigns it partitions."""
         self._by_id[session.session_id] = session
+        if session.is_direct:
+            self._direct[session] = None
         if session.consumer:
             self._by_consumer.setdefault(session.consumer, {})[session] = None
             self._progress.came(session.consumer)
@@ -142,6 +156,7 @@ class Readers(GroupDirectory):
         """Remove a session that has ended, and assign its partitions to others. Does nothing when repeated."""
         if self._by_id.pop(session.session_id, None) is None:
             return
+        self._direct.pop(session, None)
         sessions = self._by_consumer.get(session.consumer)
         if sessions is not None:
             sessions.pop(session, None)
@@ -223,6 +238,11 @@ class Readers(GroupDirectory):
             del self._asked[reading]
             self._service.node.barrier.call("reader that does not answer", session.unanswered, reading)
             await turns.rest()
+
+    async def tell_moves(self, now_ms: int) -> None:
+        """Tell the clients that read directly which partitions have moved."""
+        async for session in in_turns(list(self._direct)):
+            await session.tell_moves()
 
     # --- look-ups -------------------------------------------------------------------------------------------------
 

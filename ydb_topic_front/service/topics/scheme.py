@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import NODE, Operation, Resource, ResourceKind
+from bridges.auth.rules import ANY, Pattern, RuleFilter
 from ydb_topic_front.service import paths
+from ydb_topic_front.service.connecting import EVERYBODY
 from ydb_topic_front.service.paths import PROTOCOL, scheme_error
 from ydb_topic_front.service.topics.describe import fill_entry
 from ydb_topic_front.wire.messages import messages
 
 if TYPE_CHECKING:
+    from bridges.auth.rules import Rule
     from bridges.catalog.topics.topic import Topic
     from bridges.net.grpc_server import GrpcCall
     from ydb_topic_front.dispatch import Registry
@@ -21,6 +25,15 @@ _DescribeResult = messages["Ydb.Scheme.DescribePathResult"]
 _ListResult = messages["Ydb.Scheme.ListDirectoryResult"]
 _Entry = messages["Ydb.Scheme.Entry"]
 
+_PERMISSIONS = {
+    Operation.READ: "ydb.granular.select_row",
+    Operation.WRITE: "ydb.granular.update_row",
+    Operation.DESCRIBE: "ydb.granular.describe_schema",
+    Operation.ALTER: "ydb.granular.alter_schema",
+    Operation.DELETE: "ydb.granular.remove_schema",
+    Operation.ALL: "ydb.generic.full",
+}
+"""YDB's names of what access rules allow."""
 _ENTRY_BYTES = 300
 """Approximate memory for an entry in an answer."""
 
@@ -97,6 +110,23 @@ class Scheme:
                 return
         topic = service.topic_at(call, path, Operation.DESCRIBE)
         fill_entry(entry, name, _Entry.TOPIC, topic.created_ms)
+        rules = service.node.access_rules
+        if rules is not None and service.node.authorizer.allows(service.principal(call), Operation.DESCRIBE, NODE):
+            about = RuleFilter(kind=ResourceKind.TOPIC, name=topic.name, matching=True, host=ANY, allow=True)
+            found = await rules.find(about)
+            own = [rule for rule in found if rule.pattern is Pattern.LITERAL and rule.name == topic.name]
+            _fill_permissions(entry.permissions, own)
+            _fill_permissions(entry.effective_permissions, found)
+
+
+def _fill_permissions(target: Any, rules: Iterable[Rule]) -> None:
+    """Fill in the permissions that rules allow, by subject."""
+    permissions: dict[str, list[str]] = {}
+    for rule in rules:
+        if rule.operation in _PERMISSIONS:
+            permissions.setdefault(rule.principal.partition(":")[2], []).append(_PERMISSIONS[rule.operation])
+    for subject, names in permissions.items():
+        target.add(subject=EVERYBODY if subject == ANY else subject, permission_names=sorted(set(names)))
 
 
 def register(registry: Registry, service: YdbService) -> None:

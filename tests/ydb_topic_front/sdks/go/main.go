@@ -14,6 +14,7 @@ import (
 	"time"
 
 	ydb "github.com/ydb-platform/ydb-go-sdk/v3"
+	"github.com/ydb-platform/ydb-go-sdk/v3/query"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicoptions"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topicreader"
 	"github.com/ydb-platform/ydb-go-sdk/v3/topic/topictypes"
@@ -21,6 +22,9 @@ import (
 )
 
 const patience = 40 * time.Second
+
+// step is how long a transaction may take before its outcome is looked up.
+const step = 5 * time.Second
 
 type message struct {
 	Seq      int64             `json:"seq"`
@@ -57,6 +61,7 @@ type command struct {
 	Count      int       `json:"count"`
 	Prefix     string    `json:"prefix"`
 	Commit     bool      `json:"commit"`
+	Target     string    `json:"target"`
 }
 
 type driver struct {
@@ -156,6 +161,46 @@ func (d *driver) read(ctx context.Context, db *ydb.Driver, c command) (any, erro
 	return found, nil
 }
 
+// copyAll copies a topic of one partition to another topic, in transactions, until the consumer has committed count
+// messages. What a node's death breaks is done again, as the SDK's user would.
+func (d *driver) copyAll(ctx context.Context, db *ydb.Driver, c command) error {
+	reader, err := db.Topic().StartReader(c.Consumer, topicoptions.ReadTopic(c.Path))
+	if err != nil {
+		return err
+	}
+	defer reader.Close(ctx)
+	for {
+		found, err := db.Topic().DescribeTopicConsumer(ctx, c.Path, c.Consumer, topicoptions.IncludeConsumerStats())
+		if err != nil {
+			return err
+		}
+		if found.Partitions[0].PartitionConsumerStats.CommittedOffset >= int64(c.Count) {
+			return nil
+		}
+		once, cancel := context.WithTimeout(ctx, step)
+		err = db.Query().DoTx(once, func(ctx context.Context, tx query.TxActor) error {
+			writer, err := db.Topic().StartTransactionalWriter(tx, c.Target)
+			if err != nil {
+				return err
+			}
+			batch, err := reader.PopMessagesBatchTx(ctx, tx, topicreader.WithBatchMaxCount(3))
+			if err != nil {
+				return err
+			}
+			for _, m := range batch.Messages {
+				if err := writer.Write(ctx, topicwriter.Message{Data: m}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, query.WithIdempotent())
+		cancel()
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 func (d *driver) run(c command) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -204,6 +249,8 @@ func (d *driver) run(c command) (any, error) {
 		return nil, d.write(ctx, db, c, many, 10)
 	case "read":
 		return d.read(ctx, db, c)
+	case "copy":
+		return nil, d.copyAll(ctx, db, c)
 	}
 	return nil, errors.New("no such command: " + c.Op)
 }
