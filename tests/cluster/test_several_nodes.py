@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 import ydb
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -27,8 +28,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode
 from pravega_front.wire.controller import message
 from tests.cluster.together import together
+from tests.kafka_front.test_session import Client
 from tests.node_process import NodeProcess
 from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, stream
@@ -210,6 +214,40 @@ def test_a_rule_that_one_node_is_told_binds_at_all(nodes: list[NodeProcess], adm
     )
     assert len(other.delete_acls([gone])[gone].result(PATIENCE)) == 1
     until(lambda: "secret" in topics(one), True)
+
+
+async def test_positions_of_a_group_are_told_by_any_node_and_set_by_its_coordinator(
+    nodes: list[NodeProcess], admins: list[AdminClient]
+) -> None:
+    """librdkafka reads nothing more of partitions whose OffsetFetch was refused because its group had just moved."""
+    admins[0].create_topics([NewTopic("placed", 2)])["placed"].result(PATIENCE)
+    until(lambda: "placed" in topics(admins[1]), True)
+    consumer = Consumer({"bootstrap.servers": nodes[0].kafka, "group.id": "movers", "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition("placed", 1, 0)], asynchronous=False)
+    consumer.close()
+    refused = 0
+    for node in nodes:
+        host, _, port = node.kafka.rpartition(":")
+        client = Client(*await asyncio.open_connection(host, int(port)))
+        ask = m.OffsetFetchRequest
+        old = await client.call(7, ask(group_id="movers", topics=[ask.OffsetFetchRequestTopic("placed", [0, 1])]))
+        assert old.error_code == 0
+        assert [(one.partition_index, one.committed_offset) for one in old.topics[0].partitions] == [(0, -1), (1, 0)]
+        named = [ask.OffsetFetchRequestTopics(name="placed", partition_indexes=[1])]
+        of = ask.OffsetFetchRequestGroup
+        groups = [of("movers", topics=named), of("others", topics=named), of("third", member_id="x", topics=None)]
+        new = await client.call(9, ask(groups, require_stable=True))
+        assert [(one.group_id, one.error_code) for one in new.groups] == [(one.group_id, 0) for one in groups]
+        assert [one.topics[0].partitions[0].committed_offset for one in new.groups[:2]] == [0, -1]
+        (whole,) = (await client.call(8, ask([of("movers", topics=None)]))).groups
+        assert [(one.name, one.partitions[0].partition_index) for one in whole.topics] == [("placed", 1)]
+        place = m.OffsetCommitRequest.OffsetCommitRequestTopic
+        offset = m.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=1, committed_offset=0)
+        topic = place(name="placed", partitions=[offset])
+        commit = await client.call(8, m.OffsetCommitRequest(group_id="movers", topics=[topic]))
+        refused += commit.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+        client.writer.close()
+    assert refused == 1, "the other one coordinates the group"
 
 
 def test_a_partition_is_written_and_read_through_any_node_and_lies_on_its_owners_server(

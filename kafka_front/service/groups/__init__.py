@@ -33,6 +33,7 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs:
         node.progress,
         node.catalog,
         node.owners,
+        node.peers,
         kafka.group,
         barrier=node.barrier,
         access=access,

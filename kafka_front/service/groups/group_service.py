@@ -34,7 +34,7 @@ from kafka_front.wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.topics.catalog import Catalog
-    from bridges.cluster.ownership import Ownership
+    from bridges.cluster.ownership import Others, Ownership
     from kafka_front.wire.messages import OffsetCommitRequest, TxnOffsetCommitRequest
 
 _log = structlog.get_logger("anabranch.kafka.groups")
@@ -61,6 +61,7 @@ class GroupService:
         progress: FrontProgress,
         catalog: Catalog,
         owners: Ownership,
+        peers: Others,
         settings: KafkaGroupSettings | None = None,
         *,
         barrier: Barrier | None = None,
@@ -80,6 +81,7 @@ class GroupService:
         self.coordinator = self.runtime.coordinator
         self.consumers = self.runtime.consumers
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
+        self.owners, self.peers = owners, peers
         self.owned = OwnedGroups(owners, progress, self.runtime)
         self.refusals = Refusals()
         self.remove_share: Callable[[str], Awaitable[None]] = _no_share_groups

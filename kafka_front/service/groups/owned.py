@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from kafka_front.service.groups.runtime import GroupRuntime
 
 _NAMES: dict[int, Callable[[Any], Iterable[str]]] = {
-    int(ApiKey.OFFSET_FETCH): lambda request: [group.group_id for group in request.groups] or [request.group_id],
     int(ApiKey.DESCRIBE_GROUPS): lambda request: request.groups,
     int(ApiKey.DELETE_GROUPS): lambda request: request.groups_names,
     int(ApiKey.CONSUMER_GROUP_DESCRIBE): lambda request: request.group_ids,
@@ -26,7 +25,8 @@ _NAMES: dict[int, Callable[[Any], Iterable[str]]] = {
     int(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS): lambda request: [group.group_id for group in request.groups],
 }
 """Returns the groups that a request is about, for APIs that do not name one by ``group_id``."""
-_OF_NONE = frozenset({int(ApiKey.FIND_COORDINATOR), int(ApiKey.LIST_GROUPS)})
+_OF_NONE = frozenset({int(ApiKey.FIND_COORDINATOR), int(ApiKey.LIST_GROUPS), int(ApiKey.OFFSET_FETCH)})
+"""APIs that any node answers, for the groups of other nodes too."""
 
 
 class OwnedGroups(OwnedKeys):

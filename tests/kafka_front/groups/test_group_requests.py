@@ -20,7 +20,7 @@ from bridges.catalog.database.schema import MIGRATIONS
 from bridges.catalog.progress import Progress
 from bridges.catalog.topics.lineage import PartitionInfo
 from bridges.catalog.topics.topic import Change, Topic
-from bridges.cluster.alone import Alone
+from bridges.cluster.alone import Alone, NoPeers
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service.brokers import Brokers
@@ -97,7 +97,9 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         await progress.load()
         topic = Topic("t", uuid.uuid4(), [PartitionInfo(0, 0), PartitionInfo(1, 1)], {}, 0)
         settings = KafkaGroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1_000, max_size=4)
-        service = GroupService(progress.front("kafka"), FakeCatalog({"t": topic}), Alone(0, AsyncMock()), settings)
+        service = GroupService(
+            progress.front("kafka"), FakeCatalog({"t": topic}), Alone(0, AsyncMock()), NoPeers(), settings
+        )
         await service.start()
         registry = Registry()
         for part in (membership, consumer_membership, offsets):

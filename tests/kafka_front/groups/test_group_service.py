@@ -19,7 +19,7 @@ from bridges.catalog.progress import Committed, Progress
 from bridges.catalog.topics.lineage import PartitionInfo
 from bridges.catalog.topics.topic import Change, Topic
 from bridges.catalog.views.groups import CONSUMERS, GroupMemberView, GroupSummary, GroupView
-from bridges.cluster.alone import Alone
+from bridges.cluster.alone import Alone, NoPeers
 from bridges.errors import DataCorrupt, LogUnavailable
 from kafka_front.service.groups import GroupService
 from kafka_front.service.groups.classic.group import JoinReply, SyncReply
@@ -65,7 +65,7 @@ class Life:
         progress = Progress(self.database)
         await progress.load()
         self.progress = progress
-        service = GroupService(progress.front("kafka"), FakeCatalog(), Alone(0, AsyncMock()), settings)
+        service = GroupService(progress.front("kafka"), FakeCatalog(), Alone(0, AsyncMock()), NoPeers(), settings)
         await service.start()
         return service
 

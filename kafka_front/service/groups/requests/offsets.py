@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
@@ -16,6 +16,7 @@ from bridges.errors import GroupHeld, LogError, NotOwner
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.group_service import GroupService
+from kafka_front.service.groups.requests.positions_elsewhere import MOST, PositionsElsewhere, Question, Rows
 from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.once import Once
 from kafka_front.settings import KafkaSettings
@@ -139,12 +140,17 @@ def _exists(service: GroupService, topic: str, partition: int) -> bool:
     return found is not None and 0 <= partition < len(found.partitions)
 
 
+def _places(topics: Iterable[tuple[str, Iterable[int]]]) -> list[Place]:
+    return [(topic, partition) for topic, partitions in topics for partition in partitions]
+
+
 class Offsets:
     """Handlers of the three requests about committed positions."""
 
     def __init__(self, service: GroupService) -> None:
         self._service = service
         self._progress = service.progress
+        self._elsewhere = PositionsElsewhere(service.owned, service.owners, service.peers, self._look)
 
     # --- OffsetCommit --------------------------------------------------------------------------------------------
 
@@ -214,14 +220,17 @@ class Offsets:
                 try:
                     once.name(group.group_id)
                     self._service.access.require_group(ctx, Operation.DESCRIBE, group.group_id)
-                    self._require_member(ctx, group)
+                    topics, ids, unknown = await self._resolve_topics(ctx, group)
+                    asked = Question(
+                        group.group_id, topics, request.require_stable, group.member_id, group.member_epoch
+                    )
+                    elsewhere = await self._elsewhere.find(asked)
+                    if elsewhere is None:
+                        self._require_member(asked)
                 except KafkaError as error:
                     answer.error_code = error.code
                     continue
-                asked, ids, unknown = await self._resolve_topics(ctx, group)
-                async for name, rows in self._positions(
-                    ctx, group.group_id, asked, request.require_stable, _GroupPartition
-                ):
+                async for name, rows in self._positions(ctx, asked, elsewhere, _GroupPartition):
                     topic_id = ids.get(name) or self._id(name)
                     if topic_id is None and ctx.version >= _IDS_SINCE:
                         continue  # the topic is being deleted, with its positions
@@ -231,16 +240,32 @@ class Offsets:
             return m.OffsetFetchResponse(groups=groups)
         self._service.access.require_group(ctx, Operation.DESCRIBE, request.group_id)
         wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
+        asked = Question(request.group_id, wanted, request.require_stable)
+        elsewhere = await self._elsewhere.find(asked)
         response = m.OffsetFetchResponse()
-        async for name, old in self._positions(ctx, request.group_id, wanted, request.require_stable, _OldPartition):
+        async for name, old in self._positions(ctx, asked, elsewhere, _OldPartition):
             response.topics.append(_OldTopic(name=name, partitions=old))
         return response
 
-    def _require_member(self, ctx: Context, asked: m.OffsetFetchRequest.OffsetFetchRequestGroup) -> None:
+    def _require_member(self, asked: Question) -> None:
         """Raise KafkaError if the client claims to be a member and is not, or is in another epoch."""
-        group = self._service.directory.consumer.get(asked.group_id)
-        if group is not None and ctx.version >= _UNKNOWN_GROUP_SINCE:
-            self._service.consumers.check_fetch(group, asked.member_id, asked.member_epoch)
+        group = self._service.directory.consumer.get(asked.group)
+        if group is not None:
+            self._service.consumers.check_fetch(group, asked.member_id, asked.epoch)
+
+    def _look(self, asked: Question) -> Rows:
+        """Return positions of a group of this node for a client of another. Raises KafkaError."""
+        self._require_member(asked)
+        places = self._progress.of_group(asked.group) if asked.topics is None else _places(asked.topics)
+        if len(places) > MOST:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "so many positions are told to who asks the coordinator itself")
+        return [(*place, *self._committed(asked, *place)) for place in places]
+
+    def _committed(self, asked: Question, topic: str, partition: int) -> tuple[Committed, int]:
+        """Return the position in a partition for a group of this node, and the partition's error."""
+        if asked.require_stable and self._service.unstable(asked.group, topic, partition):
+            return _NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return self._progress.committed(asked.group, topic, partition) or _NOTHING, 0
 
     async def _resolve_topics(
         self, ctx: Context, group: m.OffsetFetchRequest.OffsetFetchRequestGroup
@@ -267,16 +292,16 @@ class Offsets:
     async def _positions(
         self,
         ctx: Context,
-        group_id: str,
-        asked: Iterable[tuple[str, Iterable[int]]] | None,
-        require_stable: bool,
+        asked: Question,
+        elsewhere: Mapping[Place, tuple[Committed, int]] | None,
         row: Callable[[int, int, int, str, int], R],
     ) -> AsyncIterator[tuple[str, list[R]]]:
         """Iterate over topics with a ``row`` (partition, offset, leader epoch, metadata, error) for each partition
-        asked for, or for every committed one."""
-        everything = asked is None
-        if asked is None:
-            places = list(self._progress.of_group(group_id))
+        asked for, or for every committed one. ``elsewhere``: what the group's coordinator has said."""
+        topics = asked.topics
+        everything = topics is None
+        if topics is None:
+            places = list(self._progress.of_group(asked.group) if elsewhere is None else elsewhere)
             if len(places) > _SORTED_ON_THE_LOOP:
                 await asyncio.to_thread(places.sort)
             else:
@@ -284,8 +309,8 @@ class Offsets:
             all_of_group: dict[str, list[int]] = {}
             async for topic, partition in in_turns(places):
                 all_of_group.setdefault(topic, []).append(partition)
-            asked = all_of_group.items()
-        async for topic, partitions in in_turns(asked):
+            topics = list(all_of_group.items())
+        async for topic, partitions in in_turns(topics):
             rows = []
             allowed = self._service.access.topic(ctx, Operation.DESCRIBE, topic)
             if everything and not allowed:
@@ -294,10 +319,10 @@ class Offsets:
                 found, error = _NOTHING, 0
                 if not allowed:
                     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                elif require_stable and self._service.unstable(group_id, topic, partition):
-                    error = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                elif elsewhere is not None:
+                    found, error = elsewhere.get((topic, partition), (_NOTHING, 0))
                 else:
-                    found = self._progress.committed(group_id, topic, partition) or _NOTHING
+                    found, error = self._committed(asked, topic, partition)
                 rows.append(row(partition, found.offset, found.leader_epoch, found.metadata, error))
             yield topic, rows
 
