@@ -82,7 +82,7 @@ def test_what_nobody_has_is_told_as_that(run: Run, kind: str, name: str | None, 
 def test_the_configuration_of_all_groups_is_told_for_one(run: Run) -> None:
     lines = run(CONFIGS, "--entity-type", "groups", "--entity-name", "g", "--describe", "--all")
     assert lines[0] == "All configs for group g are:"
-    assert len(lines) == 12
+    assert len(lines) == 15
 
 
 def test_groups_and_subscriptions_to_client_metrics_are_configured(run: Run) -> None:

@@ -207,7 +207,8 @@ async def test_javas_producer_pushes_its_metrics(tmp_path: Path) -> None:
             with closing(remote.program.start()) as driver:
                 java = RemoteClient(bootstrap, remote.name, remote.abilities, driver, {})
                 java.create_topic("t", 1)
-                java.produce("t", 0, [Rec(b"value")])
+                while collector.bodies.empty():  # until the producer's first push, about a second later
+                    java.produce("t", 0, [Rec(b"value")])
 
         await asyncio.to_thread(produce)
         found = await collector.next()

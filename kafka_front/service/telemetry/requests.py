@@ -151,13 +151,13 @@ class Telemetry:
 
 def _facts(ctx: Context, instance: bytes) -> dict[str, str]:
     """Return what is known of a client, by the names that subscriptions have for it."""
-    software = ctx.connection.attributes.get("client_software", ("", ""))
+    software, _, version = ctx.connection.software.partition(" ")
     host, port = ctx.connection.peer[:2]
     return {
         "client_id": ctx.client_id or "",
         "client_instance_id": str(UUID(bytes=instance)),
-        "client_software_name": software[0],
-        "client_software_version": software[1],
+        "client_software_name": software,
+        "client_software_version": version,
         "client_source_address": host,
         "client_source_port": str(port),
     }
