@@ -173,12 +173,8 @@ class KafkaSettings(Section):
         "(kafka-client-metrics) want of clients (KIP-714), by OTLP over HTTP, for instance "
         "http://collector:4318/v1/metrics. Empty: no client is asked for metrics.",
     )
-    delegation_token_max_lifetime_ms: Duration = setting(
-        604_800_000,
-        ge=1,
-        description="Time after which a delegation token ends, however often it is renewed "
-        "(delegation.token.max.lifetime.ms).",
-    )
+    delegation_token_max_lifetime_ms: ClassVar[int] = 604_800_000
+    """Time after which a delegation token ends, however often it is renewed (delegation.token.max.lifetime.ms)."""
     delegation_token_expiry_ms: Duration = setting(
         86_400_000,
         ge=1,

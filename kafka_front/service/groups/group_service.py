@@ -14,7 +14,7 @@ import structlog
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import SlicedWorks
-from anabranch_kit.run.turns import portions
+from anabranch_kit.run.turns import in_turns, portions
 from bridges.auth import Everybody
 from bridges.catalog.progress import Committed
 from bridges.catalog.views.groups import GroupSummary, GroupView, Place, SharedPlace
@@ -121,8 +121,8 @@ class GroupService:
 
     async def group_ids(self) -> AsyncIterator[str]:
         """Return the names of all groups, in order."""
-        async for some in portions(self.progress.names()):
-            for name in filter(self.owned.owns, some):
+        async for name in in_turns(self.progress.names()):
+            if self.owned.owns(name):
                 yield name
 
     async def forget(self, group_id: str) -> None:
