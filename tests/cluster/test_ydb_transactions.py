@@ -71,13 +71,20 @@ def test_calls_through_any_node_commit_partitions_and_positions_of_all(
     first, second, third = clients
     source, target = made(first), made(first)
     write(first, f"/local/{source}", b"a", b"b")
-    session = session_of(second)
-    tx = session.begin()
-    staged(clients, target, tx)
-    session.raw = third
-    assert session.read(tx, f"/local/{source}", (0, 2)).status == Status.SUCCESS
-    session.raw = first
-    assert session.commit(tx).status == Status.SUCCESS
+
+    def commit() -> Client:
+        session = session_of(second)
+        tx = session.begin()
+        staged(clients, target, tx)
+        session.raw = third
+        answer = session.read(tx, f"/local/{source}", (0, 2))
+        assert answer.status == Status.SUCCESS, answer
+        session.raw = first
+        answer = session.commit(tx)
+        assert answer.status == Status.SUCCESS, answer
+        return session
+
+    session = until_available(commit)
     for partition in range(PARTITIONS):
         assert values_of(nodes[partition % 3].kafka, target, partition, 1) == [b"1"]
     for raw in clients:
