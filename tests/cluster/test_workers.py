@@ -68,6 +68,15 @@ def workers(make: NodeFactory, count: int, name: str = "node", start: bool = Tru
     return make(name, settings=settings, start=start)
 
 
+def start_in_place(node: NodeProcess) -> None:
+    """Start two workers that are always where they were, as in production: librdkafka asks for its coordinator where it
+    has met it, while that has the same id, wherever FindCoordinator says that it is now."""
+    node.command()
+    bases = [int(address.rpartition(":")[2]) for address in node.addresses.values()]
+    node.settings["node.worker_port_step"] = f"{free_step(bases)}"
+    node.start()
+
+
 def bootstrap(node: NodeProcess) -> str:
     return ",".join(address for name, address in node.addresses.items() if name.partition("/")[0] == "kafka")
 
@@ -96,7 +105,8 @@ def made(node: NodeProcess) -> AdminClient:
 
 
 def test_clients_go_on_when_a_worker_is_killed(make: NodeFactory) -> None:
-    node = workers(make, 2)
+    node = workers(make, 2, start=False)
+    start_in_place(node)
     admin = made(node)
     await_leaders(admin, {0, 1})
     with Load(bootstrap(node)) as load:
@@ -284,12 +294,7 @@ def test_histories_of_clients_are_clean_when_workers_and_their_parent_are_killed
 ) -> None:
     node = workers(make, 2, start=False)
     node.listen["ydb"] = ANY
-    # As in production a worker is where it was, also after a start of all: where librdkafka has a coordinator it
-    # stays while that has the same id.
-    node.command()
-    bases = [int(address.rpartition(":")[2]) for address in node.addresses.values()]
-    node.settings["node.worker_port_step"] = f"{free_step(bases)}"
-    node.start()
+    start_in_place(node)
     clients = Clients(bootstrap(node), node.ydb, tmp_path / "histories", "judged")
     clients.begin()
     try:

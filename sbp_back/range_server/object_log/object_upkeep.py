@@ -92,9 +92,9 @@ class ObjectUpkeep(Moving):
 
     def start_chores(self) -> None:
         """Start all chores that are due."""
-        self._shrink()
         if self._closed:
-            return
+            return  # the next store of this directory has files of the same names
+        self._shrink()
         self._retain()
         if self._packing.idle:
             self._evacuate()

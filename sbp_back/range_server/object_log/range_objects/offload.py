@@ -123,11 +123,13 @@ class Offload(RangeWriter):
 
     def start_chores(self) -> None:
         """Start the next job, if it is time for one."""
+        if self._closed:
+            return  # the next store of this directory has files of the same names
         log = self._log
         full = log.stats.disk_full
         held = sum(source_of(segment).held for segment in log.elsewhere)
         shrink(log.opened, log.elsewhere, held, 0 if full else log.options.object_cache_bytes)
-        if self.busy or self._naming or self._lost or self._closed or time.monotonic() < self._rest_until:
+        if self.busy or self._naming or self._lost or time.monotonic() < self._rest_until:
             return
         if not self._tidied:
             self._tidy()

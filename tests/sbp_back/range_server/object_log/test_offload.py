@@ -85,6 +85,21 @@ async def test_old_data_moves_the_recent_stays_and_all_is_read(tmp_path: Path) -
     driver.close()
 
 
+async def test_a_store_that_is_closed_leaves_the_cache_to_the_next_one(tmp_path: Path) -> None:
+    """Their files have the same names."""
+    driver = Driver(tmp_path / "one", moving(tmp_path / "bucket", object_cache_bytes=4096 * KIB))
+    await fill(driver, 100)
+    await until(is_moved(driver))
+    await driver.read_all(1)
+    former = store_of(driver)._offload
+    driver.reopen()
+    await driver.read_all(1)
+    former._log.stats.disk_full = True
+    former.start_chores()  # as by a timer that was set before the end
+    assert contents(await driver.read_all(1)) == wanted(1, 0, 100)
+    driver.close()
+
+
 class MovingMachine(StoreMachine):
     """The model of every store. A crash leaves the files as they are at that moment, and a bucket that goes on."""
 
