@@ -53,7 +53,7 @@ class DirectReads:
         """Note where the first read begins."""
         self._start = start
 
-    def sent(self, end: Place, credit: int) -> None:
+    def add(self, end: Place, credit: int) -> None:
         """Note that the next read goes up to ``end`` and has used ``credit`` bytes."""
         self.last_id += 1
         self._reads.append(_Read(end, credit))

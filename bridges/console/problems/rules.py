@@ -51,7 +51,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def tell(self, node: str, value: float, labels: Mapping[str, str]) -> str:
         """Return the sentence for a value that a node has measured."""
-        return self.sentence.format_map({**labels, "node": node, "value": _told(value, self.unit)})
+        return self.sentence.format_map({**labels, "node": node, "value": _format_value(value, self.unit)})
 
     @property
     def alert(self) -> str:
@@ -72,7 +72,7 @@ class _Templates(dict[str, str]):
         return "{{ $labels." + name + " }}"
 
 
-def _told(value: float, unit: Unit) -> str:
+def _format_value(value: float, unit: Unit) -> str:
     if unit is Unit.SHARE:
         return f"{value:.0%}"
     if unit is Unit.COUNT:

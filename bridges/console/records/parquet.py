@@ -92,13 +92,13 @@ class _File:
         rows = [row for line in lines.splitlines() if (row := _row(json.loads(line))) is not None]
         if rows:
             self._writer.write_table(self._arrow.Table.from_pylist(rows, schema=self._schema))
-        return self._taken()
+        return self._take_written()
 
     def close(self) -> bytes:
         self._writer.close()
-        return self._taken()
+        return self._take_written()
 
-    def _taken(self) -> bytes:
+    def _take_written(self) -> bytes:
         """Return what was written since the last call. The writer goes by its own count of bytes."""
         data = self._bytes.getvalue()
         self._bytes.seek(0)

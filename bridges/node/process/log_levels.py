@@ -55,7 +55,7 @@ class LogLevels:
         """Return the names of the loggers that have been used, or have a level of their own."""
         return sorted(self._used | self._levels.keys())
 
-    def of(self, name: str) -> int:
+    def level_of(self, name: str) -> int:
         """Return a logger's level."""
         while name:
             if (level := self._levels.get(name)) is not None:
@@ -81,7 +81,7 @@ class LogLevels:
 
     def processor(self, logger: _NamedWriter, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Drop a line below its logger's level."""
-        if _NUMBERS[method] < self.of(logger.name):
+        if _NUMBERS[method] < self.level_of(logger.name):
             raise structlog.DropEvent
         return event
 

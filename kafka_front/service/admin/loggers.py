@@ -24,7 +24,7 @@ def describe() -> list[ConfigValue]:
     return [
         ConfigValue(
             ConfigDef(name, ConfigType.STRING, None, "The lowest level that this logger writes."),
-            _NAMES[LOG_LEVELS.of(name)],
+            _NAMES[LOG_LEVELS.level_of(name)],
             ConfigSource.LOGGER,
         )
         for name in LOG_LEVELS.names

@@ -14,7 +14,7 @@ def three() -> DirectReads:
     reads = DirectReads(1)
     reads.begin(Place(5))
     for end in (15, 25, 35):
-        reads.sent(Place(end), 100)
+        reads.add(Place(end), 100)
     return reads
 
 
@@ -38,7 +38,7 @@ def test_reading_goes_on_behind_the_last_read_that_came(
         reads.acknowledge(read_id)
     assert reads.rewind(last) == expected
     assert reads.last_id == max(acknowledged, last)
-    reads.sent(Place(50), 7)
+    reads.add(Place(50), 7)
     reads.acknowledge(acknowledged + 1)
     assert len(reads) == reads.last_id - acknowledged - 1
 
@@ -60,7 +60,7 @@ def test_a_client_has_to_acknowledge() -> None:
     reads = DirectReads(1)
     for end in range(MOST_UNACKNOWLEDGED):
         assert not reads.is_full
-        reads.sent(Place(end), 1)
+        reads.add(Place(end), 1)
     assert reads.is_full
     reads.acknowledge(1)
     assert not reads.is_full

@@ -71,7 +71,7 @@ class ReadPartitions:
 
     def new_pump(self, wake: Callable[[], None]) -> ReadPump:
         """Return a pump for another stream of the session's client."""
-        return ReadPump(self._service.node, self.credit, self.log_of, self._read_all, wake, self._sent)
+        return ReadPump(self._service.node, self.credit, self.log_of, self._read_all, wake, self._count_sent)
 
     # --- look-ups ---------------------------------------------------------------------------------------------------
 
@@ -380,7 +380,7 @@ class ReadPartitions:
         self._by_place.pop((reading.topic, reading.partition), None)
         self._readers.released(self._session, reading.topic, reading.partition)
 
-    def _sent(self, reading: PartitionReading, sent: ResponseBuilder, messages: int) -> None:
+    def _count_sent(self, reading: PartitionReading, sent: ResponseBuilder, messages: int) -> None:
         self._session.client.read(reading.topic, reading.partition, messages, sent.size)
         if reading.direct is not None:
             self._remember(RANGE_BYTES)

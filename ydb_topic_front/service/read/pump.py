@@ -247,7 +247,7 @@ class ReadPump:
         self._credit.bytes -= credit
         reading.last_read_ms = clock.now_ms()
         if direct is not None:
-            direct.sent(reading.place, credit)
+            direct.add(reading.place, credit)
         self._sent(reading, builder, messages)
         if self._feeds(reading):
             self._hungry[reading] = None

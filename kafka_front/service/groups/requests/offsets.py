@@ -150,7 +150,7 @@ class Offsets:
     def __init__(self, service: GroupService) -> None:
         self._service = service
         self._progress = service.progress
-        self._elsewhere = PositionsElsewhere(service.owned, service.owners, service.peers, self._look)
+        self._elsewhere = PositionsElsewhere(service.owned, service.owners, service.peers, self._list_positions)
 
     # --- OffsetCommit --------------------------------------------------------------------------------------------
 
@@ -224,13 +224,13 @@ class Offsets:
                     asked = Question(
                         group.group_id, topics, request.require_stable, group.member_id, group.member_epoch
                     )
-                    elsewhere = await self._elsewhere.find(asked)
-                    if elsewhere is None:
+                    known = await self._elsewhere.find(asked)
+                    if known is None:
                         self._require_member(asked)
                 except KafkaError as error:
                     answer.error_code = error.code
                     continue
-                async for name, rows in self._positions(ctx, asked, elsewhere, _GroupPartition):
+                async for name, rows in self._positions(ctx, asked, known, _GroupPartition):
                     topic_id = ids.get(name) or self._id(name)
                     if topic_id is None and ctx.version >= _IDS_SINCE:
                         continue  # the topic is being deleted, with its positions
@@ -241,9 +241,9 @@ class Offsets:
         self._service.access.require_group(ctx, Operation.DESCRIBE, request.group_id)
         wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
         asked = Question(request.group_id, wanted, request.require_stable)
-        elsewhere = await self._elsewhere.find(asked)
+        known = await self._elsewhere.find(asked)
         response = m.OffsetFetchResponse()
-        async for name, old in self._positions(ctx, asked, elsewhere, _OldPartition):
+        async for name, old in self._positions(ctx, asked, known, _OldPartition):
             response.topics.append(_OldTopic(name=name, partitions=old))
         return response
 
@@ -253,7 +253,7 @@ class Offsets:
         if group is not None:
             self._service.consumers.check_fetch(group, asked.member_id, asked.epoch)
 
-    def _look(self, asked: Question) -> Rows:
+    def _list_positions(self, asked: Question) -> Rows:
         """Return positions of a group of this node for a client of another. Raises KafkaError."""
         self._require_member(asked)
         places = self._progress.of_group(asked.group) if asked.topics is None else _places(asked.topics)
@@ -293,15 +293,15 @@ class Offsets:
         self,
         ctx: Context,
         asked: Question,
-        elsewhere: Mapping[Place, tuple[Committed, int]] | None,
+        known: Mapping[Place, tuple[Committed, int]] | None,
         row: Callable[[int, int, int, str, int], R],
     ) -> AsyncIterator[tuple[str, list[R]]]:
         """Iterate over topics with a ``row`` (partition, offset, leader epoch, metadata, error) for each partition
-        asked for, or for every committed one. ``elsewhere``: what the group's coordinator has said."""
+        asked for, or for every committed one. ``known``: what the group's coordinator has said."""
         topics = asked.topics
         everything = topics is None
         if topics is None:
-            places = list(self._progress.of_group(asked.group) if elsewhere is None else elsewhere)
+            places = list(self._progress.of_group(asked.group) if known is None else known)
             if len(places) > _SORTED_ON_THE_LOOP:
                 await asyncio.to_thread(places.sort)
             else:
@@ -319,8 +319,8 @@ class Offsets:
                 found, error = _NOTHING, 0
                 if not allowed:
                     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                elif elsewhere is not None:
-                    found, error = elsewhere.get((topic, partition), (_NOTHING, 0))
+                elif known is not None:
+                    found, error = known.get((topic, partition), (_NOTHING, 0))
                 else:
                     found, error = self._committed(asked, topic, partition)
                 rows.append(row(partition, found.offset, found.leader_epoch, found.metadata, error))
