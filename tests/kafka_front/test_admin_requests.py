@@ -914,6 +914,11 @@ async def test_what_a_group_is_configured_with_stays_within_bounds(place: Place)
         assert await change(place, GROUP, name, ("streams.session.timeout.ms", SET, "50000")) == E.INVALID_CONFIG
 
 
+async def is_listed(place: Place, name: str) -> bool:
+    listed = await place.call(0, m.ListConfigResourcesRequest())
+    return name in [one.resource_name for one in listed.config_resources]
+
+
 async def test_subscriptions_to_client_metrics_are_kept(place: Place) -> None:
     name = fresh()
     wrong = E.INVALID_CONFIG if place.ours else E.INVALID_REQUEST
@@ -937,13 +942,13 @@ async def test_subscriptions_to_client_metrics_are_kept(place: Place) -> None:
     assert [(one.name, one.value, one.source) for one in rows["metrics"].synonyms] == [
         ("metrics", "org.apache.kafka.", 7)
     ]
-    listed = await place.call(0, m.ListConfigResourcesRequest())
-    assert name in [one.resource_name for one in listed.config_resources]
+    while not await is_listed(place, name):  # a broker lists it somewhat later
+        await asyncio.sleep(0.02)
     for key in ("match", "metrics", "interval.ms"):
         assert await change(place, METRICS, name, (key, DELETE, None)) == E.NONE
     await becomes(place, METRICS, name, "interval.ms", "300000", 5)
-    listed = await place.call(0, m.ListConfigResourcesRequest())
-    assert name not in [one.resource_name for one in listed.config_resources]
+    while await is_listed(place, name):
+        await asyncio.sleep(0.02)
 
 
 async def test_list_config_resources(place: Place) -> None:
