@@ -98,10 +98,10 @@ def command(
             record = json.loads(line)
             if not _print(client, topic, record, line if len(topics) == 1 else None, template, progress=not newest):
                 continue
+            if member is not None:  # before anybody can see the record, and interrupt the command
+                member.printed(topic, record["partition"], record.get("end", record["offset"] + 1))
             if follow:
                 sys.stdout.buffer.flush()
-            if member is not None:
-                member.printed(topic, record["partition"], record.get("end", record["offset"] + 1))
             if left is not None:
                 left -= 1
                 if left <= 0:
