@@ -153,11 +153,14 @@ class _Member:
     def commit(self, *, leave: bool = False) -> None:
         """Commit what is due, after it has left this process; with ``leave``, leave the group."""
         sys.stdout.buffer.flush()
-        due, self._due, self._at = self._due, {}, time.monotonic()
-        if due or leave:
-            positions = [(*place, offset) for place, offset in due.items()]
+        self._at = time.monotonic()
+        if leave:
+            self._client.close()  # an interrupt may have come in the middle of a commit, which is made again
+        if self._due or leave:
+            positions = [(*place, offset) for place, offset in self._due.items()]
             body = {"member_id": self._id, "positions": positions, "leave": leave}
             self._client.call("POST", f"{self._path}/commit", body)
+            self._due.clear()
 
 
 def _together(client: NodeClient, paths: dict[str, str], member: _Member | None) -> Iterator[tuple[str, bytes]]:
