@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -298,7 +299,8 @@ def test_a_deleted_group_is_gone_for_every_protocol(node: NodeProcess, driver: y
 
 def consuming(node: NodeProcess, group: str, *options: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "bridges", "consume", group, "--group", group, "--node", node.console, *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}  # a record is seen as soon as it is written, as in containers
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unbuffered)
 
 
 def test_the_command_line_reads_on_where_it_has_committed(node: NodeProcess, group: str) -> None:

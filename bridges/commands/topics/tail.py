@@ -6,10 +6,12 @@ import base64
 import json
 import queue
 import re
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 from urllib.parse import quote, urlencode
 
@@ -96,10 +98,11 @@ def command(
     try:
         for topic, line in lines:
             record = json.loads(line)
-            if not _print(client, topic, record, line if len(topics) == 1 else None, template, progress=not newest):
-                continue
-            if member is not None:  # before anybody can see the record, and interrupt the command
-                member.printed(topic, record["partition"], record.get("end", record["offset"] + 1))
+            with nullcontext() if member is None else _uninterrupted():
+                if not _print(client, topic, record, line if len(topics) == 1 else None, template, progress=not newest):
+                    continue
+                if member is not None:
+                    member.printed(topic, record["partition"], record.get("end", record["offset"] + 1))
             if follow:
                 sys.stdout.buffer.flush()
             if left is not None:
@@ -111,6 +114,27 @@ def command(
         client.close()
     if member is not None:
         member.commit(leave=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off an interrupt until the end, so that a record which somebody sees counts as printed; a second interrupt
+    comes at once."""
+    came = False
+
+    def remember(*_: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 class _Member:
