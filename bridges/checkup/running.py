@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from anabranch_kit.disk.files import file_system_of
 from bridges.checkup import clock, doors, machine, storage
-from bridges.node.finding import Finding, Severity
+from bridges.node.finding import Finding
 from bridges.node.settings.config import Settings
 
 
 def check(settings: Settings) -> Iterator[Finding]:
-    """Yield what is not as it should be. Files are read and names looked up, so this is for a thread."""
+    """Yield what is found, good or bad. Files are read and names looked up, so this is for a thread."""
     place = storage.nearest(settings.data_dir)
     for checks in (
         storage.check_kind(settings.data_dir, file_system_of(place)),
@@ -21,4 +21,4 @@ def check(settings: Settings) -> Iterator[Finding]:
         clock.check_kept(kept=clock.is_kept()),
         doors.check(settings, running=True, now_s=time.time()),
     ):
-        yield from (one for one in checks if one.severity in (Severity.WARNING, Severity.WRONG))
+        yield from checks

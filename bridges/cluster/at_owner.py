@@ -1,4 +1,5 @@
-"""The one way to the owner of a slot: work runs here if this node acts for the slot, else at the node that does.
+"""The one way to the owner of a slot: work runs here if this node acts for the slot, else at the node that does. And
+the way to all other nodes, for what each of them has a part of.
 
 Owners change: a node that ends abruptly is succeeded within a lease, and a message may meet a former owner. So work is
 repeated, with one back-off and one patience, while no node acts for the slot or its owner does not answer. Owners check
@@ -13,16 +14,19 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from bridges.cluster.ownership import SERVING
-from bridges.errors import NotOwner, PeerUnreachable
+from bridges.errors import LogError, NotOwner, PeerUnreachable
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Ownership
+    from bridges.cluster.ownership import Membership, Others, Ownership
 
 PATIENCE_S = 15.0
 AGAIN_S = 0.05
 
 A = TypeVar("A")
+S = TypeVar("S", bound="Struct")
 T = TypeVar("T")
 
 
@@ -82,3 +86,26 @@ def share_out(
         else:
             elsewhere.setdefault(owner.start, (owner, []))[1].append(item)
     return here, list(elsewhere.values())
+
+
+def find_others(owners: Membership) -> list[Member]:
+    """Return all nodes but this one."""
+    return [one for one in owners.nodes if one.node_id != owners.node_id]
+
+
+async def ask_others(
+    owners: Membership, peers: Others, kind: str, message: Struct, answer: type[S], patience_s: float
+) -> tuple[list[S], set[int]]:
+    """Ask all other nodes at once. Return their answers, and the ids of the nodes that gave none in ``patience_s``: who
+    shows the answers names these."""
+    unanswered: set[int] = set()
+
+    async def ask(member: Member) -> list[S]:
+        try:
+            return [await peers.ask(member, kind, message, answer, patience_s)]
+        except LogError:
+            unanswered.add(member.node_id)
+            return []
+
+    told = await asyncio.gather(*map(ask, find_others(owners)))
+    return [one for answers in told for one in answers], unanswered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -13,6 +12,7 @@ import structlog
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import in_order, in_turns, sorting
 from bridges.auth import Operation
 from bridges.catalog.views.transactions import KeepsIds, TransactionDirectory, TransactionView
@@ -129,7 +129,7 @@ class TransactionHandlers(Handlers):
     def _describe(self, one: tuple[str, str], others: _Others) -> Iterator[dict[str, object]]:
         found = others.get(one) or self._node.transaction_directories()[one[1]].view(one[0])
         if found is not None:
-            yield as_json(one[1], found, _now_ms())
+            yield as_json(one[1], found, now_ms())
 
     @route(
         "GET /api/transactions/{transaction}",
@@ -153,7 +153,7 @@ class TransactionHandlers(Handlers):
                     yield topic, partition
 
         groups = [one async for one in in_order([*view.groups]) if self._access.group(request, Operation.DESCRIBE, one)]
-        head = {**as_json(front, view, _now_ms()), "groups": groups}
+        head = {**as_json(front, view, now_ms()), "groups": groups}
         return await paging.listed(
             request,
             query.page,
@@ -180,7 +180,7 @@ class TransactionHandlers(Handlers):
             producer_id=before.producer_id,
             user=str(principal_of(request)),
         )
-        return web.json_response(as_json(front, view, _now_ms()))
+        return web.json_response(as_json(front, view, now_ms()))
 
     @route("POST /api/transactions/forget", "Forget transactional ids of which nothing is open", body=Forget)
     async def forget(self, request: web.Request, body: Forget) -> web.Response:
@@ -196,7 +196,7 @@ class TransactionHandlers(Handlers):
             self._access.require_transaction(request, Operation.WRITE, name)
         directories = self._node.transaction_directories().values()
         keep = [one for one in directories if isinstance(one, KeepsIds)]
-        count = sum([await one.forget(takes, _now_ms() + 1 - body.idle_ms) for one in keep])
+        count = sum([await one.forget(takes, now_ms() + 1 - body.idle_ms) for one in keep])
         if count:
             user = str(principal_of(request))
             _log.warning("transactional ids were forgotten", name=name, prefix=body.prefix, count=count, user=user)
@@ -227,7 +227,7 @@ async def opened(node: Host, access: Access, request: web.Request, log: Partitio
             for view in await directory.read_others():
                 if view.started_ms is not None and log.partition in view.places.get(log.topic, ()):
                     known.setdefault(view.producer_id, (front, view))
-    now_ms, index = _now_ms(), log.state.index
+    now, index = now_ms(), log.state.index
 
     def row(producer: int, first: int) -> dict[str, object]:
         found = known.get(producer)
@@ -237,7 +237,7 @@ async def opened(node: Host, access: Access, request: web.Request, log: Partitio
             "first_offset": first,
             "appended_ms": index.time_at(first),
             "coordinated": found is not None,
-            "transaction": as_json(*found, now_ms) if found is not None and shown else None,
+            "transaction": as_json(*found, now) if found is not None and shown else None,
         }
 
     return [row(producer, first) for producer, first in some.items()]
@@ -256,7 +256,3 @@ def as_json(front: str, view: TransactionView, now_ms: int) -> dict[str, object]
         "open_ms": view.open_ms(now_ms),
         "topics": len(view.places),
     }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

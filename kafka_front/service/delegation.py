@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import time
 from base64 import b64encode
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from anabranch_kit.run.clock import now_ms
 from bridges.auth import Principal
 from bridges.auth.scram import ScramKeys
 from bridges.catalog.database.following import KeyedRows
@@ -86,7 +86,7 @@ class DelegationTokens:
     def find(self, token_id: str) -> DelegationToken | None:
         """Return a token that may log in."""
         token = self._tokens.get(token_id)
-        if token is None or token.expires_ms <= _now_ms():
+        if token is None or token.expires_ms <= now_ms():
             return None
         return None if token.of_user and token.owner.name not in self._authenticator.users else token
 
@@ -124,7 +124,7 @@ class DelegationTokens:
     ) -> DelegationToken:
         """Issue a token that may be renewed for ``lifetime_ms``; 0 or less: for as long as the settings allow. Raises
         KafkaError, LogError."""
-        settings, now = self._settings, _now_ms()
+        settings, now = self._settings, now_ms()
         ends = now + _shorter(settings.delegation_token_max_lifetime_ms, lifetime_ms)
         expires = min(ends, now + settings.delegation_token_expiry_ms)
         of_user = owner.kind == "User" and owner.name in self._authenticator.users
@@ -147,7 +147,7 @@ class DelegationTokens:
         """
 
         async def store() -> int:
-            token, now = self._owned(secret, principal), _now_ms()
+            token, now = self._owned(secret, principal), now_ms()
             _require_valid(token, now)
             expires = min(token.ends_ms, now + _shorter(self._settings.delegation_token_expiry_ms, period_ms))
             return (await self._store(replace(token, expires_ms=expires))).expires_ms
@@ -162,7 +162,7 @@ class DelegationTokens:
         """
 
         async def store() -> int:
-            token, now = self._owned(secret, principal), _now_ms()
+            token, now = self._owned(secret, principal), now_ms()
             if period_ms < 0:
                 await self._remove([token.id])
                 return now
@@ -171,7 +171,7 @@ class DelegationTokens:
 
         await self._db.changes.latest()
         expires = await self._db.changes.settle(store)
-        await self.sweep(_now_ms())
+        await self.sweep(now_ms())
         return expires
 
     def _owned(self, secret: bytes, principal: Principal) -> DelegationToken:
@@ -245,10 +245,6 @@ def _require_valid(token: DelegationToken, now_ms: int) -> None:
 
 def _shorter(most_ms: int, asked_ms: int) -> int:
     return min(most_ms, asked_ms) if asked_ms > 0 else most_ms
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _create(connection: Connection) -> None:

@@ -12,7 +12,6 @@ retries until it succeeds (bridges/catalog/topics/seals.py). The commit is final
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -23,6 +22,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.database.counters import Counters, identify
 from bridges.catalog.database.sql import Connection, Database
@@ -229,7 +229,7 @@ class Catalog(TopicLookup):
 
         def begin() -> Coroutine[Any, Any, Topic]:
             stored_config, all_names = self._checked(name, partitions, config, names, keys, kind)
-            now = _now_ms()
+            now = now_ms()
             imported = None if migration is None else Import(migration, 0, now, origin=origin)
             topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
             topic.beside = beside
@@ -616,7 +616,7 @@ class Catalog(TopicLookup):
         async with AsyncExitStack() as stack:
             topics = [await stack.enter_async_context(self._changing(name)) for name in names]
             open_ones: list[tuple[Topic, Import]] = []
-            now = _now_ms()
+            now = now_ms()
             for topic in topics:
                 if topic.imported is None or topic.imported.migration != migration:
                     raise ImportFenced(f"topic {topic.name!r} was not imported by migration {migration!r}")
@@ -793,7 +793,3 @@ class Catalog(TopicLookup):
         # listeners.
         for callback in tuple(self.on_change):
             self._barrier.call("catalog change", callback, change)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

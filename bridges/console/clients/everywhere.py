@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from heapq import nlargest
 from math import inf
-from time import monotonic, time_ns
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import Turns
 from bridges.clients import Client, Clients, Flow
-from bridges.errors import LogError
+from bridges.cluster.at_owner import ask_others
 
 if TYPE_CHECKING:
-    from bridges.cluster.members import Member
     from bridges.cluster.ownership import Membership, Others
 
 _CLIENTS, _END = "clients", "end of a client"
@@ -139,18 +138,12 @@ class ClientsEverywhere:
     async def find(self, choice: Choice) -> Found:
         """Return the clients of all nodes that can be asked."""
         found = await self._find_here(choice)
-        others = [one for one in self._owners.nodes if one.node_id != self._owners.node_id]
-        await asyncio.gather(*(self._ask(member, choice, found) for member in others))
+        answers, unanswered = await ask_others(self._owners, self._peers, _CLIENTS, choice, Found, _ASKED_S)
+        for one in answers:
+            found.clients += one.clients
+            found.more += one.more
+        found.unanswered += unanswered
         return found
-
-    async def _ask(self, member: Member, choice: Choice, found: Found) -> None:
-        try:
-            told = await self._peers.ask(member, _CLIENTS, choice, Found, _ASKED_S)
-        except LogError:
-            found.unanswered.append(member.node_id)  # the answer names the node
-            return
-        found.clients += told.clients
-        found.more += told.more
 
     async def end(self, node_id: int, number: int, reason: str) -> ClientView | None:
         """End a connection of a node, for a reason that its log names; return what it was, None if there is none.
@@ -194,7 +187,7 @@ class ClientsEverywhere:
         return _Ended(view)
 
     def _viewer(self, choice: Choice) -> Callable[[Client], ClientView]:
-        now, now_ms, node_id = monotonic(), time_ns() // 1_000_000, self._owners.node_id
+        now, wall_ms, node_id = monotonic(), now_ms(), self._owners.node_id
 
         def view(client: Client) -> ClientView:
             description = client.describe().cut()
@@ -205,7 +198,7 @@ class ClientsEverywhere:
             for writes, flow in flows:
                 rates[not writes] += flow.rates().bytes
             some = nlargest(_FLOWS, flows, key=lambda one: one[1].last)
-            shown = [_view(flow, writes, now_ms - int((now - flow.last) * 1000)) for writes, flow in some]
+            shown = [_view(flow, writes, wall_ms - int((now - flow.last) * 1000)) for writes, flow in some]
             return ClientView(
                 node_id,
                 client.number if client.is_open else None,

@@ -8,7 +8,6 @@ name the member.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.clock import now_ms
 from bridges.catalog.progress import Committed
 from bridges.catalog.views.groups import CONSUMERS, GroupDirectory, GroupMemberView, GroupSummary, GroupView, occupied
 from bridges.cluster.at_owner import at_owner
@@ -191,8 +191,8 @@ class GroupMembers:
         session = self._sessions.get(asked.group)
         if session is None or session.view.members[0].member_id != asked.member_id:
             return Refusal(f"the client is no longer a member of group {asked.group!r}")
-        now_ms = time.time_ns() // 1_000_000
-        positions = [(topic, number, Committed(offset, commit_ms=now_ms)) for topic, number, offset in asked.positions]
+        now = now_ms()
+        positions = [(topic, number, Committed(offset, commit_ms=now)) for topic, number, offset in asked.positions]
         await self._progress.commit(asked.group, positions)
         if asked.leave:
             self._leave(session)

@@ -155,8 +155,7 @@ class GroupHandlers(Handlers):
         if (shared := node.recorder.shared.get(name)) is not None:
             seen = [one for one in shared if self._access.topic(request, Operation.DESCRIBE, one.topic)]
             for one in seen:
-                log = node.logs.in_use(one.topic, one.partition)
-                total.add(None if log is None else one.lag(log.log_start_offset, log.high_watermark))
+                total.add(self._lag_of(one))
             topics = {one.topic for one in seen}
             partitions = len(seen)
         yield {
@@ -302,12 +301,16 @@ class GroupHandlers(Handlers):
         known = row["lag"] is not None
         return {**row, "lag_seconds": round(seconds, 1) if known else None, "lag_exact": exact if known else None}
 
+    def _lag_of(self, shared: SharedPlace) -> int | None:
+        """Return how many records are not finished; None while the partition is not in use here."""
+        log = self._node.logs.in_use(shared.topic, shared.partition)
+        return None if log is None else shared.lag(log.log_start_offset, log.high_watermark)
+
     def _delivered(self, shared: SharedPlace) -> dict[str, Any]:
         """Return the fields of a position for a partition of which several members share the records."""
-        log = self._node.logs.in_use(shared.topic, shared.partition)
         return {
             "offset": shared.start,
-            "lag": None if log is None else shared.lag(log.log_start_offset, log.high_watermark),
+            "lag": self._lag_of(shared),
             "acquired": shared.acquired,
             "deliveries": shared.deliveries,
         }

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from bridges.cluster.at_owner import ask_others
 from bridges.console.problems.measuring import find_problems, name_of, tell
 from bridges.console.problems.rules import BY_NAME, Measured, Problem, Severity
-from bridges.errors import LogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bridges.cluster.members import Member
     from bridges.console.host import Host
 
 _KIND = "problems"
@@ -44,24 +43,16 @@ async def _find_here(node: Host) -> Told:
 
 async def find_everywhere(node: Host) -> list[Problem]:
     """Return the problems of all nodes: nodes that do not answer first, then by importance."""
-    here = node.cluster.node_id
-    others = [one for one in node.cluster.nodes if one.node_id != here]
-    told = await asyncio.gather(_find_here(node), *(_ask(node, one) for one in others))
-    known = [one for one in told if one is not None]
-    problems = [problem for one in known for problem in one.problems]
-    problems += _find_of_cluster(node, [one.takeovers for one in known])
+    here, (answers, down) = await asyncio.gather(
+        _find_here(node), ask_others(node.cluster, node.peers, _KIND, Asked(), Told, _ASKED_S)
+    )
+    told = [here, *answers]
+    problems = [problem for one in told for problem in one.problems]
+    problems += _find_of_cluster(node, [one.takeovers for one in told])
     problems.sort(key=lambda one: _ORDER.index(one.severity))
-    down = {member.node_id for member, one in zip(others, told[1:], strict=True) if one is None}
-    down |= node.cluster.outages().silent.keys() - {one.node_id for one in others}
+    down |= node.cluster.outages().silent.keys() - {one.node_id for one in node.cluster.nodes}
     rule = BY_NAME["Down"]
     return [one for down_id in sorted(down) for one in tell(rule, [Measured(1)], f"node {down_id}", down_id)] + problems
-
-
-async def _ask(node: Host, member: Member) -> Told | None:
-    try:
-        return await node.peers.ask(member, _KIND, Asked(), Told, _ASKED_S)
-    except LogError:
-        return None  # the answer names the node
 
 
 def _find_of_cluster(node: Host, takeovers: Sequence[int]) -> list[Problem]:

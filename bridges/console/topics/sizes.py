@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from anabranch_kit.run.turns import Turns
+from bridges.cluster.at_owner import find_others
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ class TopicSizes:
         """Return the sizes of topics at other nodes."""
         found = Sizes({}, set())
         if names:
-            others = [one for one in self._owners.nodes if one.node_id != self._owners.node_id]
-            await asyncio.gather(*(self._ask(member, names, found) for member in others))
+            await asyncio.gather(*(self._ask(member, names, found) for member in find_others(self._owners)))
         return found
 
     async def _ask(self, member: Member, names: Sequence[str], found: Sizes) -> None:

@@ -18,6 +18,7 @@ from anabranch_kit.net.address import Address
 from bridges.catalog.topics.config import node_config_of
 from bridges.catalog.topics.topic import Change, ChangeKind
 from bridges.clients import Clients
+from bridges.cluster.at_owner import find_others
 from bridges.console.clients.everywhere import ClientsEverywhere
 from bridges.console.door import ConsoleDoor
 from bridges.console.groups.members import GroupMembers
@@ -124,7 +125,7 @@ def _show(
 def _connect(plan: Plan, ground: Ground, place: ByItself, host: str) -> dict[str, str]:
     """Return what clients of each listener are configured with, if they reach this node at ``host``."""
     lines: dict[str, str] = {}
-    others = [one for one in place.cluster.nodes if one.node_id != plan.settings.node.id]
+    others = find_others(place.cluster)
     for kind in plan.kinds:
         wanted = kind.listeners[0].name if kind.listeners else None
         for name, address in plan.addresses.items():

@@ -30,6 +30,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topics.topic import ChangeKind
@@ -222,7 +223,7 @@ class Writes:
             return None
         state = int(AttemptState.OPEN)
         row = AttemptRow(
-            producer_id, epoch, owner, name.query, name.number, task, state, timeout_ms, _now_ms(), name.target
+            producer_id, epoch, owner, name.query, name.number, task, state, timeout_ms, now_ms(), name.target
         )
         made = Attempt(row, self._session(row), nonce)
         self.attempts.add(made)
@@ -361,7 +362,7 @@ class Writes:
             if name.query_key not in self._sinks and len(self._sinks) >= self._settings.queries:
                 raise TooManyAttempts(f"there are {len(self._sinks)} queries whose last batches are remembered")
             wanted = [self.attempts.find_in_batch(owner, name, key) for key in dict.fromkeys(keys)]
-            await self._commit_attempts(SinkRow(*name, int(once), _now_ms(), content), wanted)
+            await self._commit_attempts(SinkRow(*name, int(once), now_ms(), content), wanted)
             # Attempts that began during the decision are too late.
             await self._abort_others(name)
             return False, wanted
@@ -470,7 +471,3 @@ class Writes:
                 if self._sinks.get(of) == sink:
                     del self._sinks[of]
                     self._left_out.pop(of, None)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -140,10 +140,6 @@ def _exists(service: GroupService, topic: str, partition: int) -> bool:
     return found is not None and 0 <= partition < len(found.partitions)
 
 
-def _places(topics: Iterable[tuple[str, Iterable[int]]]) -> list[Place]:
-    return [(topic, partition) for topic, partitions in topics for partition in partitions]
-
-
 class Offsets:
     """Handlers of the three requests about committed positions."""
 
@@ -256,7 +252,10 @@ class Offsets:
     def _list_positions(self, asked: Question) -> Rows:
         """Return positions of a group of this node for a client of another. Raises KafkaError."""
         self._require_member(asked)
-        places = self._progress.of_group(asked.group) if asked.topics is None else _places(asked.topics)
+        if asked.topics is None:
+            places = list(self._progress.of_group(asked.group))
+        else:
+            places = [(topic, partition) for topic, partitions in asked.topics for partition in partitions]
         if len(places) > MOST:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "so many positions are told to who asks the coordinator itself")
         return [(*place, *self._committed(asked, *place)) for place in places]
