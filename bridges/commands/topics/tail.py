@@ -95,10 +95,11 @@ def command(
     if newest:
         lines = _newest(lines, newest)
     left = cast("int | None", filters["limit"])
+    can_interrupt = threading.current_thread() is threading.main_thread()  # no other is interrupted
     try:
         for topic, line in lines:
             record = json.loads(line)
-            with nullcontext() if member is None else _uninterrupted():
+            with _uninterrupted() if can_interrupt and member is not None else nullcontext():
                 if not _print(client, topic, record, line if len(topics) == 1 else None, template, progress=not newest):
                     continue
                 if member is not None:
