@@ -94,7 +94,8 @@ def command(
         lines = ((topic, line) for topic, path in paths.items() for line in client.lines(path))
     if newest:
         lines = _newest(lines, newest)
-    left = cast("int | None", filters["limit"])
+    # Of one topic the node counts them, and its answer is read to the end.
+    left = cast("int | None", filters["limit"]) if len(topics) > 1 or member is not None else None
     can_interrupt = threading.current_thread() is threading.main_thread()  # no other is interrupted
     try:
         for topic, line in lines:
