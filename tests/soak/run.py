@@ -111,7 +111,7 @@ class Soak(Mixed):
             self.quiet(min(LOOK_S, end - time.monotonic()))
 
     def patience(self, worker: Worker) -> float:
-        # Spark has the processors that nobody else wants (spark_query.py): a batch may take as long as its start.
+        # On a busy machine a batch may take as long as the start.
         return SPARK_START_S if isinstance(worker, SparkReader) else super().patience(worker)
 
     def look(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -31,7 +30,6 @@ def main() -> int:
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--history", type=Path, required=True)
     args = parser.parse_args()
-    os.nice(10)  # what it costs is not to be taken from the node
     protocol = "kafka" if args.endpoint.startswith("kafka:") else "sbp"
     recorder = Recorder(args.history, NAME)
 

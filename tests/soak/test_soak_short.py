@@ -23,6 +23,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # above all that the run itself waits for, so that it says who did not get on
 def test_clients_of_all_protocols_get_on_at_one_topic(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "tests.soak.run", "--minutes", "0.75", "--rate", "25", "--no-java"]
