@@ -12,7 +12,6 @@ that are quiet for longest.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +20,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.run.clock import now_ms
 
 CLIENT_BYTES = 1500
 """Memory of a client that has left: its description may have 768 characters."""
@@ -154,7 +154,7 @@ class Client:
         self.front = front
         self.listener = listener
         self.host, self.port = address
-        self.since_ms = time.time_ns() // 1_000_000
+        self.since_ms = now_ms()
         self.describe = describe
         self.end: Callable[[str], None] | None = end
         self.left = 0.0
@@ -203,7 +203,7 @@ class Clients:
         self.most = max(16, budget.total // _PART // FLOW_BYTES)
         """Most flows that are remembered."""
         # Numbers begin with the time, so that after a restart none of them names another connection.
-        self._numbers = count(time.time_ns() // 1_000_000)
+        self._numbers = count(now_ms())
         self._open: dict[int, Client] = {}
         # Clients that have left, the one that left longest ago first.
         self._left: OrderedDict[tuple[str, ...], Client] = OrderedDict()

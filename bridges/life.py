@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
 
 import structlog
+
+from anabranch_kit.run.clock import now_ms
 
 _log = structlog.get_logger("anabranch.node")
 
@@ -45,7 +46,7 @@ class Life:
         return self.phase is Phase.SERVING
 
     def begin_serving(self) -> None:
-        self.phase, self.served_ms = Phase.SERVING, time.time_ns() // 1_000_000
+        self.phase, self.served_ms = Phase.SERVING, now_ms()
 
     def fail(self, reason: str) -> None:
         """Record that the process cannot go on, and have it stopped. Only the first reason counts."""

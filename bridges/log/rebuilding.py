@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import Turns, worked_off
 from bridges.errors import LogError, LogUnavailable
 from bridges.formats import COMPACTED
@@ -110,7 +110,7 @@ class Rebuilder:
                 first_unread=state.unread,
                 read_from=max(start, snapshot_offset),
             )
-        state.index.not_after(time.time_ns() // 1_000_000)
+        state.index.not_after(now_ms())
         if self._stores.cleaned.find(log.stream_id) is not None:
             await correct_index(self._client, log.stream_id, state, lambda: end)
         return Rebuilt(state, snapshot_offset, cost, skipped)

@@ -19,6 +19,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 
 from anabranch_kit.memory import heap
 from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.stalls import BUCKETS
 from anabranch_kit.run.turns import sorting
 from bridges.catalog.views.groups import live_groups, records_behind
@@ -58,7 +59,7 @@ def of_node(node: Host, lag_series: int) -> Iterator[Metric]:
     yield from _compaction(node.cleaner)
     yield from _lag(node, lag_series)
     yield from _jobs(node)
-    yield from transaction_metrics(node.transaction_directories(), time.time_ns() // 1_000_000)
+    yield from transaction_metrics(node.transaction_directories(), now_ms())
     if node.embedded is not None:
         yield from store_metrics(node.embedded.store.stats)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import gathered, portions
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
@@ -198,7 +198,7 @@ class ImportHandlers:
         body = await self._core.json(request, {"group", "positions"})
         group = text(body.get("group"), "group")
         self._access.require_group(request, Operation.READ, group)
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         progress = self._core.node.progress
         wanted: list[tuple[str, int, Committed]] = []
         expected: dict[tuple[str, int], int | None] = {}

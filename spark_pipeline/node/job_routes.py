@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from anabranch_kit.run.clock import now_ms
 from bridges.auth import Operation
 from bridges.catalog.views.jobs import JobView
 from bridges.http import rows
@@ -47,7 +47,7 @@ class JobHandlers:
         state = body.get("state")
         if state not in STATES:
             raise RequestError(f"state is none of {', '.join(STATES)}")
-        now_ms = time.time_ns() // 1_000_000
+        now = now_ms()
         view = JobView(
             text(body.get("id"), "id", 100),
             text(body.get("kind"), "kind", 30),
@@ -59,8 +59,8 @@ class JobHandlers:
             text(body.get("unit", "records"), "unit", 30),
             _number_or_none(body.get("rate"), "rate"),
             _number_or_none(body.get("seconds_left"), "seconds_left"),
-            now_ms,
-            now_ms,
+            now,
+            now,
             _details(body.get("details", {})),
         )
         await self._core.jobs.take_report(view)

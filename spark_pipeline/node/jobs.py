@@ -8,13 +8,13 @@ reporting is shown as silent. Silent and ended jobs are forgotten after a time.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from anabranch_kit.run.clock import now_ms
 from bridges.catalog.database.sql import Connection, upsert
 from bridges.catalog.views.jobs import RUNNING, SILENT, JobView
 from bridges.errors import LogError
@@ -64,10 +64,9 @@ class Jobs:
             self._known[view.owner, view.job_id] = _Known(view, view.heard_ms)
 
     def jobs(self) -> Sequence[JobView]:
-        now_ms = _now_ms()
+        now = now_ms()
         found = [
-            replace(one.view, state=SILENT) if _is_silent(one.view, now_ms) else one.view
-            for one in self._known.values()
+            replace(one.view, state=SILENT) if _is_silent(one.view, now) else one.view for one in self._known.values()
         ]
         return sorted(
             found,
@@ -104,8 +103,8 @@ class Jobs:
     async def _make_room(self) -> None:
         if len(self._known) < MOST:
             return
-        now_ms = _now_ms()
-        over = [key for key, one in self._known.items() if one.view.state != RUNNING or _is_silent(one.view, now_ms)]
+        now = now_ms()
+        over = [key for key, one in self._known.items() if one.view.state != RUNNING or _is_silent(one.view, now)]
         if not over:
             raise TooManyJobs(f"{len(self._known)} jobs are running, and no more are shown")
         await self._forget([min(over, key=lambda key: self._known[key].view.heard_ms)])
@@ -128,7 +127,3 @@ class Jobs:
 
 def _is_silent(view: JobView, now_ms: int) -> bool:
     return view.state == RUNNING and view.heard_ms + _SILENT_MS < now_ms
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from anabranch_kit.run.clock import now_ms
 from spark_pipeline.core.errors import OffsetsGone, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split, total
 from spark_pipeline.core.rows import TYPES, Columns
@@ -246,7 +247,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if not isinstance(limit, ReadAllAvailable) and may_cut(self._options.url):
                 end = self._admitted(finder, since, end, limit)
         patience = None if self._last is not None or not begun else self._patience
-        if patience is not None and patience.waits(total(since, end), time.time_ns() // 1_000_000):
+        if patience is not None and patience.waits(total(since, end), now_ms()):
             assert start is not None, "otherwise nothing has begun"
             return start
         if told and not gone:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +9,7 @@ import structlog
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import gathered, in_turns
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
@@ -90,7 +90,7 @@ class ResetHandlers(Handlers):
         self, name: GroupName, topic: str, before: dict[ReadableLog, Committed | None], targets: dict[ReadableLog, int]
     ) -> None:
         told = [(log.partition, None if known is None else known.offset, targets[log]) for log, known in before.items()]
-        wanted = NewPositions(*name, topic, told, time.time_ns() // 1_000_000)
+        wanted = NewPositions(*name, topic, told, now_ms())
         refusal = await self._node.group_states.set_positions(wanted)
         if refusal.reason:
             raise RequestError(refusal.reason, 409)

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 from msgspec import Struct
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import in_turns, worked_off
 from bridges.auth import Operation
 from bridges.catalog.views.groups import CONSUMERS
@@ -135,7 +136,7 @@ class PictureHandlers(Handlers):
 
     def _answer(self, span: Span, body: dict[str, Any]) -> web.Response:
         # End of the last complete step.
-        end_ms = time.time_ns() // 1_000_000 - int(time.monotonic() % span.step_s * 1000)
+        end_ms = now_ms() - int(time.monotonic() % span.step_s * 1000)
         head = {"span": span.value, "step_s": span.step_s, "end_ms": end_ms}
         left_out = self._node.recorder.history.left_out
         headers = {"Cache-Control": "no-store"}

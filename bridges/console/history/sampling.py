@@ -11,11 +11,12 @@ import resource
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from time import monotonic, time_ns
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from anabranch_kit.memory import heap
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import Turns, in_turns, portions
 from bridges.catalog.views.groups import GroupName, Place, SharedPlace, records_behind
 from bridges.console.history.rings import SERIES_BYTES, Ends, History, Span
@@ -283,7 +284,7 @@ class Recorder:
             return found
         # The index has the latest time of a stretch of the log around the record; only the owner has the index.
         stamp = log.state.index.time_at(offset) if isinstance(log, PartitionLog) else None
-        least = 0.0 if stamp is None else max(0.0, time_ns() // 1_000_000 - stamp) / 1000
+        least = 0.0 if stamp is None else max(0.0, now_ms() - stamp) / 1000
         return max(least, 0.0 if found is None else found[0]), False
 
     def trend(self, name: GroupName) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
@@ -14,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.awaited import Settle, awaited
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import Turns, gathered, worked_off
 from bridges.auth import Operation
 from bridges.catalog.topics.lineage import choose_partition
@@ -302,7 +302,7 @@ class _Writer:
             place = self._next if record.key is None else choose_partition(record.key, len(self._active))
             partition = self._active[place % len(self._active)].index
         if record.timestamp == -1:
-            record.timestamp = time.time_ns() // 1_000_000
+            record.timestamp = now_ms()
         size = 64 + len(record.key or b"") + len(record.value or b"")
         size += sum(24 + 4 * len(name) + len(value or b"") for name, value in record.headers)
         pending = self._pending.get(partition)

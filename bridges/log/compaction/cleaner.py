@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.sliced import SlicedWorks
 from anabranch_kit.run.turns import in_turns
@@ -102,7 +103,7 @@ class Cleaner:
         options: CleanerOptions | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
+        self._clock = clock or now_ms
         self._logs = logs
         self._cleaned = cleaned
         self._policy = policy

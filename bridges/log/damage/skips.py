@@ -6,9 +6,9 @@ again and again, until an operator decides that what follows is worth more (skip
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 
+from anabranch_kit.run.clock import now_ms
 from bridges.catalog.database.sql import Connection, upsert
 from bridges.log.state.stream_rows import KnownRows
 
@@ -71,12 +71,12 @@ class Skips(KnownRows[tuple[Span, ...]]):
 
         Raises an error of the database.
         """
-        now_ms = time.time_ns() // 1_000_000
+        now = now_ms()
 
         def insert(connection: Connection) -> None:
             connection.execute(
                 upsert("skipped_offsets", "stream_id first_offset", "end_offset reason skipped_ms"),
-                (stream_id, *span, reason, now_ms),
+                (stream_id, *span, reason, now),
             )
 
         if self._db is not None:

@@ -17,11 +17,11 @@ their append (:data:`bridges.formats.base.APPEND_TIME`).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance, at_once
 from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.topics.config import MAX_MESSAGE_BYTES
@@ -99,12 +99,12 @@ class Admission:
                 and len(batch.payload) <= rules.glance_bytes
                 and not self.queues
                 and header.base_timestamp <= header.max_timestamp
-                and (ahead := header.max_timestamp - time.time_ns() // 1_000_000) <= CLOCK_SKEW_MS
+                and (ahead := header.max_timestamp - now_ms()) <= CLOCK_SKEW_MS
                 and ahead <= rules.after_max_ms
             ):
                 batch.admitted, batch.header = True, None  # the result of :func:`look` for nearly every batch
                 return True
-            work = check(batch, rules, time.time_ns() // 1_000_000, self._inflated_bytes)
+            work = check(batch, rules, now_ms(), self._inflated_bytes)
             if work is not None and self._may_glance(batch.count):
                 ended, _ = advance(work)
                 if ended:
@@ -112,7 +112,7 @@ class Admission:
                 else:
                     # Begin again when its turn comes: a decompressor takes a thousand times the memory of such a batch.
                     work.close()
-                    work = check(batch, rules, time.time_ns() // 1_000_000, self._inflated_bytes)
+                    work = check(batch, rules, now_ms(), self._inflated_bytes)
         except TopicNotFound:
             done(NOT_APPENDED, LogDeleted(f"{log.topic}-{log.partition} was deleted"))
             return False
@@ -140,7 +140,7 @@ class Admission:
     async def check(self, topic: str, batch: Batch) -> None:
         """Check a batch before it is appended, for a front that needs the result first, such as one that appends
         several batches or none. Raises LogError."""
-        work = check(batch, self.rules(topic), time.time_ns() // 1_000_000, self._inflated_bytes)
+        work = check(batch, self.rules(topic), now_ms(), self._inflated_bytes)
         if work is not None:
             await self._works.finish(work, batch.count)
         batch.admitted = True

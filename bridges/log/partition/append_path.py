@@ -6,13 +6,13 @@ atomic; acknowledgements arrive in offset order once the backend made the batch 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import Turns, step_through
 from bridges.errors import (
     AppendConditionFailed,
@@ -292,7 +292,7 @@ class AppendPath:
             if refusal is not None:
                 done(NOT_APPENDED, refusal)
                 return
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         try:
             format_of(batch.flags).stamp(batch.payload, base, log.epoch)
             given = writer.append(batch.payload, batch.count, batch.flags, now, self._on_stored)
@@ -446,7 +446,7 @@ class AppendPath:
                 ledger.take_back(batch.producer, replaced)
         for entry in entries:
             log.state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         pending = self._pending
         self._pending = deque()
         for base, batch, done, appended, _ in pending:

@@ -8,12 +8,12 @@ answered with an error, and the state is rebuilt from what is durable.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import step_through
 from bridges.errors import (
     AbortedNotAtHand,
@@ -369,7 +369,7 @@ class PartitionLog:
         open there, ProducerFenced that it has a later epoch.
         """
         part = InTransaction(producer_id, epoch, commit)
-        payload = marker(part, time.time_ns() // 1_000_000, coordinator_epoch)
+        payload = marker(part, now_ms(), coordinator_epoch)
         append = self.append if hold is None else hold.append
         append(Batch(payload, 1, int(FormatId.KAFKA), producer=fence(part), transaction=part, own=True), done)
 

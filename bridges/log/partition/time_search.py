@@ -11,7 +11,6 @@ Work runs slice by slice (anabranch_kit/run/sliced.py), and the searches of all 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks
 from anabranch_kit.run.turns import Turns
 from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
@@ -143,7 +143,7 @@ class TimeSearch:
                 if claim > highest or age > counted:
                     _, of_records = await self._walk(log, batch, None)
                     if of_records is None:
-                        unreadable = time.time_ns() // 1_000_000
+                        unreadable = now_ms()
                     else:
                         highest = max(highest, min(claim, of_records))
                         counted = max(counted, min(age, of_records))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.task_set import TaskSet
 from bridges.cluster.at_owner import AGAIN_S, PATIENCE_S, at_owner
 from bridges.cluster.peers.lane import Answers
@@ -261,7 +261,7 @@ class LogsElsewhere:
             found = Found(reached=reached, aborted=aborted)
         state = _state(log)
         if question.op == Op.STATE:
-            now = time.time_ns() // 1_000_000
+            now = now_ms()
             recent = tuple(log.bytes_since(now - window) for window in _WINDOWS_MS)
             state = state._replace(size_bytes=log.size_bytes, recent=recent)
             found = Found(log.epoch, log.skipped)
@@ -327,7 +327,7 @@ class LogElsewhere:
         :data:`_WINDOWS_MS`."""
         if not self._state.recent:
             return 0
-        ago = time.time_ns() // 1_000_000 - since_ms
+        ago = now_ms() - since_ms
         return min(zip(_WINDOWS_MS, self._state.recent, strict=True), key=lambda one: abs(one[0] - ago))[1]
 
     def measure(self, offset: int, max_bytes: int, limit: int = 0) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import structlog
 from msgspec import Struct
 
 from anabranch_kit.net.address import WILDCARDS, Address
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.task_set import TaskSet
 
@@ -70,7 +70,7 @@ async def _repeat(seconds: float, chore: Callable[[int], Awaitable[object]], wha
     while True:
         await asyncio.sleep(seconds)
         try:
-            await chore(time.time_ns() // 1_000_000)
+            await chore(now_ms())
         except Exception:  # noqa: BLE001 - logged; a chore must not end with its first failure
             _log.exception("a chore failed", chore=what)
 

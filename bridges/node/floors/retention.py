@@ -14,7 +14,6 @@ of all topics is dropped, even if a consumer has not read it. Explicit deletions
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topics.config import RETAINED_FOR, parse_retained_for
 from bridges.catalog.views.groups import CONSUMERS
@@ -89,7 +89,7 @@ class HandedOver:
         imported = topic.imported
         if imported is None:
             return False
-        return imported.is_running or self._until_ms(imported) > time.time_ns() // 1_000_000
+        return imported.is_running or self._until_ms(imported) > now_ms()
 
     def _until_ms(self, imported: Import) -> int:
         return (imported.handed_over_ms or 0) + self._grace_ms

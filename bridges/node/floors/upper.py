@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,6 +14,7 @@ import structlog
 from msgspec import to_builtins
 
 from anabranch_kit.net.address import Address
+from anabranch_kit.run.clock import now_ms
 from bridges.catalog.topics.config import node_config_of
 from bridges.catalog.topics.topic import Change, ChangeKind
 from bridges.clients import Clients
@@ -151,7 +151,7 @@ def _describe(plan: Plan, cluster_id: str, restored: Restored | None) -> dict[st
         "node_id": plan.settings.node.id,
         "cluster_id": cluster_id,
         "listeners": {name: str(address) for name, address in plan.addresses.items()},
-        "uptime_ms": max(0, time.time_ns() // 1_000_000 - served_ms) if served_ms else 0,
+        "uptime_ms": max(0, now_ms() - served_ms) if served_ms else 0,
         "data_dir": str(plan.settings.data_dir),
         "durability": plan.settings.sbp.durability,
         "restored": to_builtins(restored),

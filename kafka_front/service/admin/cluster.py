@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import Turns, by_name, gathered, in_order, in_turns
 from bridges.auth import Operation
 from bridges.catalog.topics.topic import TopicKind
@@ -342,15 +342,15 @@ class Cluster:
             row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             row.error_message = f"the quorum is that of partition 0 of {_METADATA_TOPIC}"
             return row
-        end, now_ms = self._service.node.db.commits, time.time_ns() // 1_000_000
+        end, now = self._service.node.db.commits, now_ms()
         row.leader_id, row.high_watermark = self._service.node_id, end
         row.leader_epoch = self._service.node.owners.epoch(0)
         row.current_voters = [
             m.DescribeQuorumResponse.ReplicaState(
                 replica_id=self._service.node_id,
                 log_end_offset=end,
-                last_fetch_timestamp=now_ms,
-                last_caught_up_timestamp=now_ms,
+                last_fetch_timestamp=now,
+                last_caught_up_timestamp=now,
             )
         ]
         return row

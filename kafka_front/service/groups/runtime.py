@@ -4,7 +4,6 @@ groups."""
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.deadlines import Alarm
 from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
 from anabranch_kit.run.task_set import TaskSet
@@ -41,11 +41,6 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.kafka.groups")
 
 
-def unix_ms() -> int:
-    """Return Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 def new_member_id(prefix: str) -> str:
     """Return a unique member id."""
     return f"{prefix}-{uuid.uuid4()}"
@@ -72,7 +67,7 @@ class GroupRuntime:
         self._works = works
         self._computing = TaskSet()
         self.directory = Directory(store.came, store.went)
-        self.journal = GroupJournal(store, self.now_ms, unix_ms, barrier)
+        self.journal = GroupJournal(store, self.now_ms, now_ms, barrier)
         self.coordinator = Coordinator(settings, self.journal, new_member_id, barrier, self.directory)
         self.topics = TopicIndex(catalog, self._views, works, barrier, shows)
         self.consumers = ConsumerCoordinator(

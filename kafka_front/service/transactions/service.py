@@ -4,7 +4,6 @@ logs."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.deadlines import Alarm
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
@@ -88,7 +88,7 @@ class Transactions:
 
     def now(self) -> Now:
         """Return the coordinator's time."""
-        return Now(int(self._loop.time() * 1000), time.time_ns() // 1_000_000)
+        return Now(int(self._loop.time() * 1000), now_ms())
 
     async def load(self) -> None:
         """Load the transactional ids of this node's slots, and carry out their decisions. Raises LogError."""
@@ -118,7 +118,7 @@ class Transactions:
 
     def _advance(self, now: float) -> None:
         try:
-            self.coordinator.advance(Now(int(now * 1000), time.time_ns() // 1_000_000))
+            self.coordinator.advance(Now(int(now * 1000), now_ms()))
         finally:
             self.touched()
 

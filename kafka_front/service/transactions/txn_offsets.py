@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError, NotOwner
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups.requests.offsets import Asked, topic_name
-from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.transactions.tables import NotAsBelieved, require_group
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -44,7 +44,7 @@ class TransactionalOffsets:
         self._access.require_transaction(ctx, Operation.WRITE, request.transactional_id)
         self._access.require_group(ctx, Operation.READ, request.group_id)
         response = TxnOffsetCommitResponse()
-        asked = Asked(self._groups, unix_ms())
+        asked = Asked(self._groups, now_ms())
         async for topic in in_turns(request.topics):
             name = topic_name(self._groups, topic, by_id=ctx.version >= _IDS_SINCE)
             partitions = await asked.take(ctx, name, topic.partitions, _Partition)

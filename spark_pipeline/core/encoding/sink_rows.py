@@ -7,7 +7,6 @@ a partition that changes now and then.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch_kit.run.clock import now_ms
 from spark_pipeline.core.client.node_answers import NodeTopics
 from spark_pipeline.core.client.node_client import NodeError
 from spark_pipeline.core.client.sink_client import TakesRecords
@@ -236,7 +236,7 @@ def _bytes_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 
 def _times_of(rows: pa.RecordBatch) -> Int64s:
     """Return times in ms. A row without a time, or with the source's time for "unset", gets the current time."""
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     if "timestamp" not in rows.schema.names:
         return np.full(rows.num_rows, now, np.int64)
     column = pc.cast(rows.column("timestamp"), pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.clock import now_ms
 from spark_pipeline.core import frames
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
@@ -165,7 +166,7 @@ class Copier:
             tally.bytes,
             tally.digest,
             round(time.monotonic() - tally.began, 3),
-            time.time_ns() // 1_000_000,
+            now_ms(),
         )
 
 

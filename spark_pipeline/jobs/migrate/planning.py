@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
+from anabranch_kit.run.clock import now_ms
 from bridges.catalog.topics.names import InvalidTopicName, check_topic_name
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import TopicPartition
@@ -64,7 +64,7 @@ def make_plan(
         groups = source.group_positions()
         of_topics = sorted(group for group, at in groups.items() if any(part.topic in names for part in at))
         not_carried += terms.always(source, given)
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     return Plan(migration, source_url, target_url, now, tuple(planned), tuple(of_topics), tuple(not_carried))
 
 

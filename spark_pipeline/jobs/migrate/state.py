@@ -10,12 +10,12 @@ import fcntl
 import json
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from anabranch_kit.run.clock import now_ms
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.files import json_bytes, replace
 from spark_pipeline.core.ranges import TopicPartition
@@ -65,7 +65,7 @@ class MigrationState:
 
     def step_done(self, name: str, **facts: Any) -> None:
         """Record a completed step; durable when this returns."""
-        self.steps[name] = {"at_ms": time.time_ns() // 1_000_000, **facts}
+        self.steps[name] = {"at_ms": now_ms(), **facts}
         replace(self._steps_path, json_bytes({"plan": self.plan.digest, "steps": self.steps}))
 
     def report(self, name: str, content: Mapping[str, Any]) -> Path:

@@ -105,7 +105,7 @@ async def test_a_job_that_is_not_heard_of_is_silent_and_goes_after_a_time(
         name = f"j{number}"
         return JobView(name, "audit", name, state, "me", 0, None, "records", None, None, now_ms, now_ms, {})
 
-    monkeypatch.setattr(node_jobs, "_now_ms", lambda: now_ms)
+    monkeypatch.setattr(node_jobs, "now_ms", lambda: now_ms)
     monkeypatch.setattr(node_jobs, "MOST", 2)
     await jobs.take_report(view(1))
     now_ms += 50_000

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.turns import in_turns, portions
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
@@ -17,7 +18,6 @@ from kafka_front.dispatch import Registry
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.requests.positions_elsewhere import MOST, PositionsElsewhere, Question, Rows
-from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.once import Once
 from kafka_front.settings import KafkaSettings
 from kafka_front.wire import messages as m
@@ -152,11 +152,11 @@ class Offsets:
 
     async def commit(self, ctx: Context, request: m.OffsetCommitRequest) -> m.OffsetCommitResponse:
         """Answer OffsetCommit once the positions are durable."""
-        now_ms = unix_ms()
+        now = now_ms()
         # The retention asked for, limited to what 64 bits can store.
-        expire_ms = min(now_ms + request.retention_time_ms, _LATEST_MS) if request.retention_time_ms >= 0 else -1
+        expire_ms = min(now + request.retention_time_ms, _LATEST_MS) if request.retention_time_ms >= 0 else -1
         response = m.OffsetCommitResponse()
-        asked = Asked(self._service, now_ms, expire_ms)
+        asked = Asked(self._service, now, expire_ms)
         async for topic in in_turns(request.topics):
             name = self._name(ctx, topic)
             partitions = await asked.take(ctx, name, topic.partitions, _CommitPartition)

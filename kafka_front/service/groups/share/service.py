@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.run.clock import now_ms
 from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topics.topic import ChangeKind
@@ -18,7 +19,6 @@ from bridges.catalog.views.groups import SharedPlace
 from bridges.cluster.at_owner import find_owner
 from bridges.errors import LogError, NotOwner, PeerUnreachable
 from kafka_front.group_config import looks_back_ms
-from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.groups.share import group as rules
 from kafka_front.service.groups.share import tables
 from kafka_front.service.groups.share.group import ShareGroup, ShareHeartbeat, ShareReply
@@ -368,7 +368,7 @@ class ShareService:
         back_ms = looks_back_ms(reset)
         if back_ms is None:
             return log.log_start_offset if reset == "earliest" else log.high_watermark
-        found = await log.find_timestamp(max(0, unix_ms() - back_ms))
+        found = await log.find_timestamp(max(0, now_ms() - back_ms))
         return log.high_watermark if found is None else found[0]
 
     async def write(self, live: LivePartition) -> None:
