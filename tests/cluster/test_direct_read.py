@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.cluster.conftest import three
-from tests.cluster.test_moves import await_like_shares, move
+from tests.cluster.test_moves import move
 from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
 from tests.ydb_topic_front.direct import DataStream, DirectSession
@@ -79,7 +79,6 @@ class Reader:
 
 
 def test_each_partition_is_read_from_its_owner_also_when_that_is_another_one(nodes: list[NodeProcess]) -> None:
-    await_like_shares(nodes[0])
     with ExitStack() as stack:
         raw = stack.enter_context(RawClient(nodes[0].ydb))
         endpoints = raw.result("ListEndpoints", database="/local").endpoints

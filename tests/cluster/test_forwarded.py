@@ -17,7 +17,6 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from grpc import StatusCode
 
-from tests.cluster.test_moves import await_like_shares
 from tests.cluster.together import together
 from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
@@ -34,7 +33,6 @@ LISTENERS = ("kafka", "ydb", "console", "sbp-pd", "sbp-range-server")
 def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[list[NodeProcess]]:
     directory = tmp_path_factory.mktemp("forwarded")
     with together(directory, 2, postgres.made(), LISTENERS, lambda _: {}) as made:
-        await_like_shares(made[0])  # a session is told to come again whose owner hands it over at that moment
         yield made
 
 

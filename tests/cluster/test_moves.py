@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -13,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, Load, await_acknowledged, await_leaders, leaders
 from tests.cluster.test_failover import commanded, states
+from tests.cluster.together import await_like_shares
 from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 
@@ -28,19 +28,11 @@ def status(node: NodeProcess) -> dict[str, Any]:
     return found
 
 
-def await_like_shares(node: NodeProcess) -> None:
-    """Return when balance has nothing to move any more."""
-    began = time.monotonic()
-    while max(sizes := [one["slots"] for one in status(node)["nodes"]]) - min(sizes) > 1:
-        assert time.monotonic() - began < PATIENCE, sizes
-
-
 @pytest.fixture
 def admin(nodes: list[NodeProcess]) -> AdminClient:
     made = AdminClient({"bootstrap.servers": ",".join(node.kafka for node in nodes)})
     made.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
     await_leaders(made, {1, 2, 3})
-    await_like_shares(nodes[0])
     return made
 
 
