@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 
@@ -253,7 +252,7 @@ async def test_retention_by_age_trims_a_partition_that_never_stops_trickling(
     """What comes in the time of retention is less than a row of the index is long."""
     hour, keep = 3_600_000, 7 * 86_400_000
     now = 1_700_000_000_000
-    monkeypatch.setattr("bridges.log.partition.append_path.time", SimpleNamespace(time_ns=lambda: now * 1_000_000))
+    monkeypatch.setattr("bridges.log.partition.append_path.now_ms", lambda: now)
     world = World()
     log = await world.boot()
     for number in range(30 * 24):

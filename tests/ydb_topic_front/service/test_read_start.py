@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
@@ -29,9 +28,7 @@ async def of_ten(monkeypatch: pytest.MonkeyPatch) -> OfTen:
     world = World()
     log = await world.boot()
     for number in range(10):
-        monkeypatch.setattr(
-            append_path, "time", SimpleNamespace(time_ns=lambda number=number: number * 100 * 1_000_000)
-        )
+        monkeypatch.setattr(append_path, "now_ms", lambda number=number: number * 100)
         log.append(batch(), world.done)
     world.writer.acknowledge(10)
     return world, log
