@@ -37,6 +37,7 @@ from kafka_front.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from bridges.metrics import FrontMetrics
     from bridges.node.front import NodeServices
+    from kafka_front.service.internal import InternalTopics
     from kafka_front.service.transactions.service import Transactions
 
 #: Services by module; each has ``register(registry, service)``.
@@ -81,6 +82,7 @@ class KafkaServer:
         self._transactions: Transactions | None = None
         self._live_transactions: LiveTransactions | None = None
         self._exporter: Exporter | None = None
+        self._internal_topics: InternalTopics | None = None
 
     @property
     def groups(self) -> GroupDirectory | None:
@@ -109,6 +111,8 @@ class KafkaServer:
         transactions = self._transactions = service.transactions
         await transactions.load()
         self._live_transactions = LiveTransactions(transactions)
+        self._internal_topics = service.internal_topics
+        await service.internal_topics.start(transactions, share)
         node.every(_SETTLE_MS, transactions.settle, "ended transactions")
         node.every(_OFFSET_EXPIRY_MS, joined.expire, "offset expiry")
         settings = service.settings
@@ -171,6 +175,8 @@ class KafkaServer:
             await self._server.close()
         if self._exporter is not None:
             await self._exporter.close()
+        if self._internal_topics is not None:
+            await self._internal_topics.close()
         if self._transactions is not None:
             await self._transactions.close()
         if self._share is not None:

@@ -69,6 +69,7 @@ _NOBODY: frozenset[str] = frozenset()
 _Condition = tuple[str, list[int]]
 """A condition on rows, and its values."""
 _ALL: _Condition = ("TRUE", [])
+_COMMITTED = "offset, leader_epoch, metadata, commit_ms, expire_ms, front"
 _SLOTS_AT_ONCE = 256
 _SAVE = upsert("groups", "space grp front", "state slot")
 SlotOf = Callable[[str, str], int]
@@ -100,6 +101,9 @@ class Progress:
         self._only_pending: set[GroupName] = set()
         # Number of positions of each group in a topic: deleting a topic must not search all positions.
         self._readers: dict[str, dict[GroupName, int]] = {}
+        self.on_change: list[Callable[[GroupName, Collection[Place] | None], None]] = []
+        """Called after each durable change of a group that this node acts for, with the places of the positions that
+        changed, or None: what a front keeps about the group. Also called for what has not changed."""
 
     async def load(self) -> None:
         """Read all positions into memory."""
@@ -238,7 +242,7 @@ class Progress:
             await self._db.run(take_back, flush=True)
             for name in groups:
                 if self._is_beyond(name, place, end):
-                    self._groups[name][place] = replace(self._groups[name][place], offset=end)
+                    self._store(name, [(*place, replace(self._groups[name][place], offset=end))])
         return groups
 
     def _is_beyond(self, name: GroupName, place: Place, end: int) -> bool:
@@ -259,7 +263,11 @@ class Progress:
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def _store(self, name: GroupName, positions: Iterable[tuple[str, int, Committed]]) -> None:
+    def _tell(self, name: GroupName, places: Collection[Place] | None) -> None:
+        for changed in self.on_change:
+            changed(name, places)
+
+    def _store(self, name: GroupName, positions: Sequence[tuple[str, int, Committed]]) -> None:
         if name not in self._groups:
             self.listed.add(name)
         stored = self._groups.setdefault(name, {})
@@ -268,6 +276,8 @@ class Progress:
                 self._count(topic, name, 1)
             stored[topic, partition] = committed
         self._only_pending.discard(name)
+        if self.on_change:
+            self._tell(name, [(topic, partition) for topic, partition, _ in positions])
 
     def _began(self, pending: Sequence[Pending]) -> None:
         self._pending.add(pending)
@@ -278,13 +288,14 @@ class Progress:
         if self._only_pending:
             self._only_pending.difference_update(row[2:4] for row in pending if not self._pending.has_group(row[2:4]))
 
-    def _forget(self, name: GroupName, places: Iterable[Place]) -> None:
+    def _forget(self, name: GroupName, places: Collection[Place]) -> None:
         positions = self._groups.get(name)
         if positions is None:
             return
         for place in places:
             if positions.pop(place, None) is not None:
                 self._count(place[0], name, -1)
+        self._tell(name, places)
         if not positions:
             del self._groups[name]
             self._unlist(name)
@@ -336,6 +347,11 @@ class FrontProgress:
     async def reload(self, wanted: Callable[[str], bool], slots: Collection[int]) -> None:
         """Reload groups of this space (see :meth:`Progress.reload`)."""
         await self._all.reload(lambda name: name[0] == self.space and wanted(name[1]), slots)
+
+    def follow(self, changed: Callable[[str, Collection[Place] | None], None]) -> None:
+        """Have ``changed`` called as :attr:`Progress.on_change` says, for groups of this space. It must not raise."""
+        space = self.space
+        self._all.on_change.append(lambda name, places: changed(name[1], places) if name[0] == space else None)
 
     async def await_writes(self) -> None:
         """Return once the database has decided everything that was queued before. Raises an error of the database."""
@@ -628,6 +644,32 @@ class FrontProgress:
         )
         return found.fetchone() is not None
 
+    # --- the database's own view, of groups of any node -------------------------------------------------------------
+
+    def stored_names(self, connection: Connection) -> set[str]:
+        """Return the groups with positions, and those that this front keeps something about."""
+        query = "SELECT grp FROM positions WHERE space = ? UNION SELECT grp FROM groups WHERE space = ? AND front = ?"
+        return {group for (group,) in connection.execute(query, (self.space, self.space, self.name))}
+
+    def stored(
+        self, connection: Connection, group: str, places: Collection[Place] | None = None
+    ) -> Iterator[tuple[Place, Committed]]:
+        """Yield a group's positions in ``places``, or all."""
+        name = (self.space, group)
+        if places is None:
+            query = f"SELECT topic, partition, {_COMMITTED} FROM positions WHERE space = ? AND grp = ?"
+            for topic, partition, *rest in connection.execute(query, name):
+                yield (topic, partition), Committed(*rest)
+        for place in places or ():
+            if (found := _position(connection, name, place)) is not None:
+                yield place, found
+
+    def stored_state(self, connection: Connection, group: str) -> bytes | None:
+        """Return what this front keeps about a group (:meth:`save_group`)."""
+        query = "SELECT state FROM groups WHERE front = ? AND space = ? AND grp = ?"
+        row = connection.execute(query, (self.name, self.space, group)).fetchone()
+        return None if row is None else row[0]
+
     # --- what the front keeps about groups --------------------------------------------------------------------------
 
     async def load_groups(self, slots: Collection[int] | None = None) -> dict[str, bytes]:
@@ -662,6 +704,7 @@ class FrontProgress:
                 connection.execute(_SAVE, (self.space, group, self.name, state, slot))
 
         await self._db.run(write)
+        self._all._tell((self.space, group), None)
         holders = self._all._holders
         if state is not None:
             holders.setdefault((self.space, group), set()).add(self.name)
@@ -673,8 +716,7 @@ class FrontProgress:
 
 def _position(connection: Connection, name: GroupName, place: Place) -> Committed | None:
     row = connection.execute(
-        "SELECT offset, leader_epoch, metadata, commit_ms, expire_ms, front FROM positions "
-        "WHERE space = ? AND grp = ? AND topic = ? AND partition = ?",
+        f"SELECT {_COMMITTED} FROM positions WHERE space = ? AND grp = ? AND topic = ? AND partition = ?",
         (*name, *place),
     ).fetchone()
     return None if row is None else Committed(*row)
@@ -689,8 +731,7 @@ def _read(
     holders: list[tuple[str, str, str]] = []
     for condition, values in conditions:
         for space, group, topic, partition, *rest in connection.execute(
-            "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
-            f"FROM positions WHERE {condition}",
+            f"SELECT space, grp, topic, partition, {_COMMITTED} FROM positions WHERE {condition}",
             values,
         ):
             groups.setdefault((space, group), {})[topic, partition] = Committed(*rest)

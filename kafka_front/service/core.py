@@ -15,6 +15,7 @@ from kafka_front.service.admin.own_configs import OwnConfigs
 from kafka_front.service.brokers import Brokers
 from kafka_front.service.delegation import DelegationTokens
 from kafka_front.service.fetch.sessions import FetchSessions
+from kafka_front.service.internal import InternalTopics
 from kafka_front.service.transactions.producer_ids import ProducerIds
 from kafka_front.service.transactions.service import Transactions
 from kafka_front.settings import KafkaSettings
@@ -50,6 +51,7 @@ class KafkaService:
         self.producer_ids = ProducerIds(node.catalog)
         self.transactions = Transactions(node, kafka, self.producer_ids.take)
         static, most = node.catalog.options.static, kafka.group.max_groups
+        self.internal_topics = InternalTopics(node, kafka.internal_topics)
         self.group_configs = OwnConfigs(
             node.db,
             own_configs.GROUPS,

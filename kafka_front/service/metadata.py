@@ -79,6 +79,10 @@ class Metadata:
         if not self._access.topic(ctx, Operation.DESCRIBE, name):
             return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         topic = self._catalog.topics.get(name)
+        if topic is None and (internal := self._service.internal_topics.get(name)) is not None:
+            topic = await internal.find()
+            if topic is None:
+                return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)
         if topic is not None:
             return await self._describe(ctx, topic, operations)
         if may_create and not self._access.topic(ctx, Operation.CREATE, name):

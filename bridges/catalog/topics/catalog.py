@@ -249,7 +249,7 @@ class Catalog(TopicLookup):
         kind: TopicKind,
     ) -> tuple[dict[str, str], dict[str, str]]:
         check_topic_name(name)
-        if name in RESERVED:
+        if name in RESERVED and kind is not TopicKind.INTERNAL:
             raise InvalidTopicName(f"{name} is where a Kafka broker keeps its own state: choose another name")
         self._index.check_free(name)
         self._check_many(partitions)
@@ -385,7 +385,7 @@ class Catalog(TopicLookup):
         """Give a topic ``total`` partitions, counting sealed ones; each new one has the whole range of keys.
 
         Only its ``migration`` may add partitions to a topic that is being imported. Raises TopicNotFound,
-        InvalidPartitions, TopicEnded, LogUnavailable, TopicImporting, ImportFenced.
+        InvalidPartitions, TopicEnded, LogUnavailable, TopicImporting, ImportFenced, TopicInternal.
         """
         self.check_partitions(name, total, migration)
         return await self._decided(lambda: self._add_partitions(name, total, migration))
@@ -393,6 +393,8 @@ class Catalog(TopicLookup):
     def check_partitions(self, name: str, total: int, migration: str | None = None) -> None:
         """Raise what :meth:`add_partitions` would raise for these arguments before it touches anything."""
         topic = self.topic(name)
+        if topic.kind is TopicKind.INTERNAL:
+            raise TopicInternal(f"{name} is internal to a protocol, and has the partitions that it needs")
         self._check_owner(topic, migration)
         have = len(topic.partitions)
         if not topic.active:

@@ -226,6 +226,8 @@ class Cluster:
                     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                     response.topics.append(_PageTopic(code, name, topic_authorized_operations=NO_OPERATIONS))
                 continue
+            if topic is None and (internal := self._service.internal_topics.get(name)) is not None:
+                topic = await internal.find()
             if topic is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 response.topics.append(_PageTopic(code, name, topic_authorized_operations=NO_OPERATIONS))

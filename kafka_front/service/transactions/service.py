@@ -75,6 +75,8 @@ class Transactions:
         self._has_told = False
         self.ids = 0
         """Number of transactional ids in the database at the last count."""
+        self.changed: Callable[[str], None] = lambda name: None
+        """Called after each durable change of a transactional id."""
         limits = Limits(
             settings.transaction_max_timeout_ms, settings.transactional_ids, settings.transaction_partitions
         )
@@ -150,6 +152,7 @@ class Transactions:
                 self._refused(done, error)
             else:
                 self._report(done, True)
+                self.changed(save.row.transactional_id)
 
         written.add_done_callback(answer)
 
@@ -222,6 +225,7 @@ class Transactions:
                 and (row.transactional_id not in known or self.coordinator.forget(row))
             ]
             await self._node.db.run(partial(tables.forget_unused, rows=gone))
+            self._tell(gone)
             count += len(gone)
             if len(rows) < _ROWS_PER_TRANSACTION:
                 return count
@@ -299,6 +303,11 @@ class Transactions:
             keep(connection, [row for row in rows if self.owned.may_keep(connection, row.transactional_id)])
 
         await self._node.db.run(write)
+        self._tell(rows)
+
+    def _tell(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.changed(row.transactional_id)
 
     def forget_settled(self, gone: Callable[[str], bool]) -> None:
         """Drop the rows of ended transactions of ids that other nodes coordinate now: those nodes store them."""

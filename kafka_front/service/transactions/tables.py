@@ -94,6 +94,11 @@ def count(connection: Connection) -> int:
     return found
 
 
+def names(connection: Connection) -> list[str]:
+    """Return all ids."""
+    return [name for (name,) in connection.execute("SELECT transactional_id FROM front_kafka_transactions")]
+
+
 def after(connection: Connection, name: str, most: int) -> list[Row]:
     """Return the next rows by name."""
     query = f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE transactional_id > ? ORDER BY transactional_id"

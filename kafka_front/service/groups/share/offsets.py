@@ -125,6 +125,7 @@ class ShareOffsets:
             partial(tables.put, group=group_id, place=place, topic=topic.name, start=start),
             then=lambda _: self._share.fence([(group_id, *place)]),
         )
+        self._share.changed(group_id, *place)
 
     def _topic(self, ctx: Context, name: str) -> Topic | KafkaError:
         if not self._access.topic(ctx, Operation.READ, name):
@@ -158,12 +159,15 @@ class ShareOffsets:
 
     async def _forget(self, group_id: str, topic_id: bytes) -> bool:
         """Delete a group's offsets of a topic; return whether there were any."""
-        return await self._db.run(
+        gone = await self._db.run(
             partial(tables.forget_topic, group=group_id, topic_id=topic_id),
             then=lambda _: self._share.fence(
                 live.key for live in self._share.live_of(group_id) if live.key[1] == topic_id
             ),
         )
+        for place in gone:
+            self._share.changed(group_id, *place)
+        return bool(gone)
 
 
 def register(registry: Registry, service: KafkaService, share: ShareService) -> None:

@@ -145,6 +145,8 @@ class ShareService:
         node.owners.on_lost.append(self._lost)
         node.catalog.on_change.append(self._changed)
         self._tasks = TaskSet()
+        self.changed: Callable[[str, bytes, int], None] = lambda group, topic_id, number: None
+        """Called after each durable change of a share partition."""
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -260,10 +262,12 @@ class ShareService:
         del self._groups[group_id]
         self.fence(one for one in self._live if one[0] == group_id)
         try:
-            await self._node.db.run(partial(tables.remove_group, group=group_id))
+            gone = await self._node.db.run(partial(tables.remove_group, group=group_id))
         except LogError:
             self._groups.setdefault(group_id, ShareGroup(group_id))  # it still exists
             raise
+        for place in gone:
+            self.changed(group_id, *place)
 
     async def expire(self, now_ms: int) -> None:
         """Remove expired members (a chore)."""
@@ -357,6 +361,7 @@ class ShareService:
             epoch, start, spans = await self._node.db.run(begin)
         except tables.Fenced as none:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, str(none)) from none
+        self.changed(*key)
         if self._node.catalog.by_id.get(topic_id) is not topic:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
         state = SharePartition(start, self.most_deliveries(group_id), spans)
@@ -384,6 +389,7 @@ class ShareService:
                 spans=live.state.stored(),
             )
         )
+        self.changed(*live.key)
 
     def drop(self, live: LivePartition) -> None:
         """Stop serving a share partition."""

@@ -55,27 +55,32 @@ def add_group(connection: Connection, group: str) -> None:
     connection.execute(_ADD_GROUP, (group,))
 
 
-def remove_group(connection: Connection, group: str) -> None:
-    """Delete a group and its share partitions."""
+def remove_group(connection: Connection, group: str) -> list[Place]:
+    """Delete a group and its share partitions; return these."""
     connection.execute("DELETE FROM front_kafka_share_groups WHERE grp = ?", (group,))
-    connection.execute("DELETE FROM front_kafka_share_partitions WHERE grp = ?", (group,))
+    return _remove(connection, "grp = ?", group)
 
 
 Taken = tuple[int, int, list[StoredSpan]]
 """Epoch, start offset, spans."""
 
 
+def find(connection: Connection, group: str, place: Place) -> Taken | None:
+    """Return a share partition as it is stored, None if it is not."""
+    query = f"SELECT epoch, start, state FROM front_kafka_share_partitions WHERE {_KEY}"
+    row = connection.execute(query, (group, *place)).fetchone()
+    return None if row is None else (row[0], row[1], _decoder.decode(row[2]))
+
+
 def take(connection: Connection, group: str, place: Place) -> Taken | None:
     """Take over a share partition, in a new epoch; return None if it is not stored."""
-    key = (group, *place)
-    row = connection.execute(
-        f"SELECT epoch, start, state FROM front_kafka_share_partitions WHERE {_KEY}", key
-    ).fetchone()
-    if row is None:
+    found = find(connection, group, place)
+    if found is None:
         return None
-    epoch, start, state = row
-    connection.execute(f"UPDATE front_kafka_share_partitions SET epoch = ? WHERE {_KEY}", (epoch + 1, *key))
-    return epoch + 1, start, _decoder.decode(state)
+    epoch, start, spans = found
+    raised = f"UPDATE front_kafka_share_partitions SET epoch = ? WHERE {_KEY}"
+    connection.execute(raised, (epoch + 1, group, *place))
+    return epoch + 1, start, spans
 
 
 def begin(connection: Connection, group: str, place: Place, topic: str, start: int) -> Taken:
@@ -107,10 +112,20 @@ def save(connection: Connection, group: str, place: Place, epoch: int, start: in
         raise Fenced(f"another owner has partition {place[1]} of share group {group!r}")
 
 
-def forget_topic(connection: Connection, group: str, topic_id: bytes) -> bool:
-    """Delete a group's share partitions of a topic; return whether there were any."""
-    gone = "DELETE FROM front_kafka_share_partitions WHERE grp = ? AND topic_id = ?"
-    return connection.execute(gone, (group, topic_id)).rowcount > 0
+def forget_topic(connection: Connection, group: str, topic_id: bytes) -> list[Place]:
+    """Delete a group's share partitions of a topic; return them."""
+    return _remove(connection, "grp = ? AND topic_id = ?", group, topic_id)
+
+
+def _remove(connection: Connection, condition: str, *values: object) -> list[Place]:
+    query = f"DELETE FROM front_kafka_share_partitions WHERE {condition} RETURNING topic_id, partition"
+    return [(bytes(topic_id), number) for topic_id, number in connection.execute(query, values).fetchall()]
+
+
+def all_places(connection: Connection) -> list[tuple[str, bytes, int]]:
+    """Return group, topic id and number of all share partitions."""
+    rows = connection.execute("SELECT grp, topic_id, partition FROM front_kafka_share_partitions")
+    return [(group, bytes(topic_id), number) for group, topic_id, number in rows]
 
 
 Row = tuple[bytes, int, int, list[StoredSpan]]

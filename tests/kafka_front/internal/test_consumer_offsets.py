@@ -1,0 +1,188 @@
+"""``__consumer_offsets``: what a reader of it sees of groups, and goes on seeing over a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from kafka_front.service.internal.topic_copy import partition_of
+from tests.kafka_front.node_lab import serving
+from tests.kit.waiting import wait_until
+
+TOPIC = "__consumer_offsets"
+
+
+class Reader:
+    """Reads the partition of a group to its present end, and goes on from there with each look."""
+
+    def __init__(self, bootstrap: str, group: str, start: int = 0) -> None:
+        self.offset = start
+        self.offsets: list[int] = []
+        self.state: dict[bytes, bytes | None] = {}
+        self._partition = partition_of(group, 50)
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
+        self._consumer.assign([TopicPartition(TOPIC, self._partition, start)])
+
+    def look(self) -> dict[bytes, bytes | None]:
+        while True:
+            message = self._consumer.poll(60)
+            assert message is not None
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                return self.state
+            self.offsets.append(message.offset())
+            self.offset = message.offset() + 1
+            self.state[message.key()] = message.value()
+
+    def await_offset(self, key: bytes, offset: int | None) -> None:
+        """Return once the last record of a position says this offset; None: that the position is gone."""
+        wait_until(lambda: key in self.look() and offset_of(self.state[key]) == offset)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def position_key(group: str, topic: str, partition: int) -> bytes:
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in (group, topic))
+    return struct.pack(">h", 1) + names + struct.pack(">i", partition)
+
+
+def offset_of(value: bytes | None) -> int | None:
+    return None if value is None else struct.unpack_from(">hq", value)[1]
+
+
+def commit(bootstrap: str, group: str, *offsets: int) -> None:
+    """Commit a position for each partition of topic t, as a client that is no member."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    places = [TopicPartition("t", number, offset) for number, offset in enumerate(offsets)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+
+
+def test_a_group_has_the_partition_that_java_computes() -> None:
+    # the hash of "polygenelubricants" is the least int, and Kafka takes 0 for its absolute value
+    groups = {"polygenelubricants": 0, "": 0, "a": 97 % 50, "zz": (31 * 122 + 122) % 50, "😀": 1772899 % 50}
+    assert {name: partition_of(name, 50) for name in groups} == groups
+
+
+async def test_a_reader_sees_commits_and_deletions_promptly_and_goes_on_over_a_restart(tmp_path: Path) -> None:
+    def first(bootstrap: str) -> tuple[int, list[int]]:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(60)
+        commit(bootstrap, "g", 5, 6)
+        described = admin.list_topics(TOPIC, 60).topics[TOPIC]
+        assert (described.error, len(described.partitions)) == (None, 50)
+        reader = Reader(bootstrap, "g")
+        keys = [position_key("g", "t", number) for number in range(3)]
+        reader.await_offset(keys[1], 6)  # committed before anybody asked
+        assert offset_of(reader.state[keys[0]]) == 5
+        commit(bootstrap, "g", 7, 8, 9)
+        reader.await_offset(keys[2], 9)
+        assert [offset_of(reader.state[key]) for key in keys] == [7, 8, 9]
+        reader.close()
+        return reader.offset, reader.offsets
+
+    def second(bootstrap: str, start: int) -> list[int]:
+        reader = Reader(bootstrap, "g", start)
+        assert reader.look() == {}  # nothing has changed, and nothing is told twice
+        commit(bootstrap, "g", 10)
+        reader.await_offset(position_key("g", "t", 0), 10)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        [done] = admin.delete_consumer_groups(["g"]).values()
+        done.result(60)
+        wait_until(lambda: len(reader.look()) == 3)
+        assert set(reader.state.values()) == {None}
+        reader.close()
+        return reader.offsets
+
+    async with serving(tmp_path) as node:
+        end, seen = await asyncio.to_thread(first, str(node.addresses["kafka"]))
+    async with serving(tmp_path) as node:
+        more = await asyncio.to_thread(second, str(node.addresses["kafka"]), end)
+    offsets = seen + more
+    assert offsets == sorted(set(offsets))
+
+
+async def test_what_a_crash_kept_from_the_topic_is_told_after_it(tmp_path: Path) -> None:
+    """A commit and a deletion that are durable, of which the topic has not heard."""
+
+    def prepare(bootstrap: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
+        admin.list_topics(TOPIC, 60)
+        for group in ("g", "gone"):
+            commit(bootstrap, group, 5)
+            reader = Reader(bootstrap, group)
+            reader.await_offset(position_key(group, "t", 0), 5)
+            reader.close()
+
+    def change(bootstrap: str) -> None:
+        commit(bootstrap, "g", 9)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        [done] = admin.delete_consumer_groups(["gone"]).values()
+        done.result(60)
+
+    def check(bootstrap: str) -> None:
+        for group, offset in (("g", 9), ("gone", None)):
+            reader = Reader(bootstrap, group)
+            reader.await_offset(position_key(group, "t", 0), offset)
+            reader.close()
+
+    async with serving(tmp_path) as node:
+        await asyncio.to_thread(prepare, str(node.addresses["kafka"]))
+        node.progress.on_change.clear()  # as if the node ended right after each change
+        await asyncio.to_thread(change, str(node.addresses["kafka"]))
+    async with serving(tmp_path) as node:
+        await asyncio.to_thread(check, str(node.addresses["kafka"]))
+
+
+async def test_clients_read_the_topic_and_change_nothing_in_it(tmp_path: Path) -> None:
+    def attempt(bootstrap: str) -> list[int]:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        assert admin.list_topics(TOPIC, 60).topics[TOPIC].error is None
+        codes: list[int] = []
+        producer = Producer({"bootstrap.servers": bootstrap})
+        producer.produce(TOPIC, b"x", b"k", partition=0, on_delivery=lambda error, _: codes.append(error.code()))
+        producer.flush(60)
+        place = TopicPartition(TOPIC, 0, 0)
+        for future in (
+            admin.delete_topics([TOPIC])[TOPIC],
+            admin.delete_records([place])[place],
+            admin.create_partitions([NewPartitions(TOPIC, 60)])[TOPIC],
+        ):
+            with pytest.raises(KafkaException) as refused:
+                future.result(60)
+            codes.append(refused.value.args[0].code())
+        return codes
+
+    async with serving(tmp_path) as node:
+        codes = await asyncio.to_thread(attempt, str(node.addresses["kafka"]))
+        assert len(node.catalog.topics[TOPIC].partitions) == 50
+    assert codes == [KafkaError.TOPIC_EXCEPTION] * 4
+
+
+async def test_nothing_is_made_before_a_client_asks_and_a_setting_removes_it(tmp_path: Path) -> None:
+    def use(bootstrap: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
+        commit(bootstrap, "g", 5)
+        assert set(admin.list_topics(timeout=60).topics) == {"t"}
+        assert admin.list_topics(TOPIC, 60).topics[TOPIC].error is None
+        assert set(admin.list_topics(timeout=60).topics) == {"t", TOPIC}
+
+    def refused(bootstrap: str) -> KafkaError | None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        assert set(admin.list_topics(timeout=60).topics) == {"t"}
+        return admin.list_topics(TOPIC, 60).topics[TOPIC].error
+
+    async with serving(tmp_path) as node:
+        await asyncio.to_thread(use, str(node.addresses["kafka"]))
+    async with serving(tmp_path, {"kafka.internal_topics": "false"}) as node:
+        error = await asyncio.to_thread(refused, str(node.addresses["kafka"]))
+        assert error is not None
+        assert error.code() == KafkaError.TOPIC_EXCEPTION
