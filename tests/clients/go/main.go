@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 const patience = 40 * time.Second
@@ -119,6 +120,8 @@ func run(cmd *command) (any, error) {
 		return consumeGroup(ctx, cmd)
 	case "share":
 		return share(ctx, cmd)
+	case "offsets_topic":
+		return offsetsTopic(ctx, cmd)
 	case "share_group":
 		return shareGroup(ctx, cmd)
 	case "transact":
@@ -424,6 +427,43 @@ func shareGroup(ctx context.Context, cmd *command) (any, error) {
 		})
 	}
 	return events, client.FlushAcks(ctx)
+}
+
+// ---- internal topics
+
+type group struct {
+	Positions map[string]int64 `json:"positions"`
+	Members   []string         `json:"members"`
+}
+
+// offsetsTopic reads what __consumer_offsets says of a group until it has as many positions as asked for, and a member.
+func offsetsTopic(ctx context.Context, cmd *command) (any, error) {
+	client, err := connect(cmd, kgo.ConsumeTopics("__consumer_offsets"))
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	found := group{Positions: map[string]int64{}}
+	for len(found.Positions) < cmd.Total || len(found.Members) == 0 {
+		fetches, err := poll(ctx, client, 500)
+		if err != nil {
+			return nil, fmt.Errorf("found %v: %w", found, err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			key, position := kmsg.NewOffsetCommitKey(), kmsg.NewOffsetCommitValue()
+			about, metadata := kmsg.NewGroupMetadataKey(), kmsg.NewGroupMetadataValue()
+			switch {
+			case r.Key[1] < 2 && key.ReadFrom(r.Key) == nil && key.Group == cmd.Group && position.ReadFrom(r.Value) == nil:
+				found.Positions[fmt.Sprintf("%s-%d", key.Topic, key.Partition)] = position.Offset
+			case r.Key[1] == 2 && about.ReadFrom(r.Key) == nil && about.Group == cmd.Group && metadata.ReadFrom(r.Value) == nil:
+				found.Members = nil
+				for _, member := range metadata.Members {
+					found.Members = append(found.Members, member.MemberID)
+				}
+			}
+		})
+	}
+	return found, nil
 }
 
 // ---- administration
