@@ -10,6 +10,7 @@ former coordinator can follow a newer one. Changes between two looks are one rec
 | an owner ends | the next one reads the partition, and compares everything |
 | another node writes to the partition meanwhile | the log is in another epoch then: the partition is read again |
 | an append fails, or its fate is unknown | the partition is read again |
+| an owner is told of a change just before another node takes over | everything is compared every ten minutes |
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ _GATHER_S = 0.05
 """Time in which changes gather before the database is asked."""
 _AGAIN_S, _SELDOM_S = 0.25, 60.0
 """First and longest pause after a failure."""
+_COMPARE_MS = 600_000
 _NAMES_AT_ONCE = 50
 """Names read together, and in one message: such a message is below the 4 MiB that nodes take."""
 _MOST_PLACES = 100
@@ -149,6 +151,7 @@ class TopicCopy:
         owners.on_gone.append(self.compare)
         owners.on_lost.append(self._lost)
         self._node.catalog.on_change.append(self._topic_changed)
+        self._node.every(_COMPARE_MS, self._compare_now, f"comparison of {self.topic}")
         self.compare()
 
     async def close(self) -> None:
@@ -187,6 +190,9 @@ class TopicCopy:
             self._is_comparing = True
             self._tasks.spawn(self._compare(), f"comparison of {self.topic}")
 
+    async def _compare_now(self, now_ms: int) -> None:
+        self.compare()
+
     async def _compare(self) -> None:
         try:
             while self._to_compare and (many := self._partitions) is not None:
@@ -217,6 +223,7 @@ class TopicCopy:
             self.compare()
         elif change.kind is ChangeKind.DELETED:
             self._known.clear()
+            self._changed.clear()
 
     async def _lost(self, slots: Collection[int], in_order: bool) -> None:
         for partition in [one for one in self._known if self._slot(one) in slots]:
