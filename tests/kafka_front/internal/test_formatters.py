@@ -52,7 +52,12 @@ def printed(shell: Shell, node: NodeProcess, topic: str, formatter: str, name: s
     arguments += ["--formatter", f"{FORMATTERS}.{formatter}", "--from-beginning", "--timeout-ms", "3000"]
     _, out, errors = shell.call("org.apache.kafka.tools.consumer.ConsoleConsumer", arguments)
     assert "Exception" not in errors.replace("TimeoutException", "")
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    rows, rest = [], out[out.find("{") :] if "{" in out else ""
+    while rest.startswith("{"):  # some formatters print no line ends
+        row, end = json.JSONDecoder().raw_decode(rest)
+        rows.append(row)
+        rest = rest[end:].lstrip()
+    return rows
 
 
 def joined(node: NodeProcess, group: str, protocol: str) -> Consumer:
