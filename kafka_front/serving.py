@@ -112,7 +112,7 @@ class KafkaServer:
         await transactions.load()
         self._live_transactions = LiveTransactions(transactions)
         self._internal_topics = service.internal_topics
-        await service.internal_topics.start(transactions, share)
+        service.internal_topics.start(transactions, share)
         node.every(_SETTLE_MS, transactions.settle, "ended transactions")
         node.every(_OFFSET_EXPIRY_MS, joined.expire, "offset expiry")
         settings = service.settings

@@ -134,12 +134,6 @@ class KafkaSettings(Section):
     auto_create_topics: bool = setting(
         True, description="Create a topic when a client asks for one that does not exist."
     )
-    internal_topics: bool = setting(
-        True,
-        description="Copy the state of groups, transactions and share groups to the topics in which a Kafka broker "
-        "keeps it (__consumer_offsets and others), from the moment at which a client first asks for such a topic. "
-        "false: there are no such topics, and a node deletes them at its start.",
-    )
     num_partitions: int = setting(1, ge=1, description="Number of partitions of a new topic whose creator gives none.")
     max_request_bytes: Size = setting(
         100 * 1024**2,

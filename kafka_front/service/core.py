@@ -51,7 +51,7 @@ class KafkaService:
         self.producer_ids = ProducerIds(node.catalog)
         self.transactions = Transactions(node, kafka, self.producer_ids.take)
         static, most = node.catalog.options.static, kafka.group.max_groups
-        self.internal_topics = InternalTopics(node, kafka.internal_topics)
+        self.internal_topics = InternalTopics(node)
         self.group_configs = OwnConfigs(
             node.db,
             own_configs.GROUPS,

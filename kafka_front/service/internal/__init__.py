@@ -41,11 +41,10 @@ class Taken(Struct, array_like=True, frozen=True):
 
 
 class InternalTopics:
-    """The internal topics of a node, by name; with ``serves`` false there are none."""
+    """The internal topics of a node, by name."""
 
-    def __init__(self, node: NodeServices, serves: bool) -> None:
+    def __init__(self, node: NodeServices) -> None:
         self._node = node
-        self._serves = serves
         self._offsets = TopicCopy(node, GroupOffsets(node.progress), self._tell)
         self._transactions = TopicCopy(node, TransactionState(), self._tell)
         self._shares = TopicCopy(node, ShareState(), self._tell)
@@ -53,14 +52,10 @@ class InternalTopics:
         node.peers.serve(_KIND, Changed, self._asked)
 
     def get(self, topic: str | None) -> TopicCopy | None:
-        return self._copies.get(topic or "") if self._serves else None
+        return self._copies.get(topic or "")
 
-    async def start(self, transactions: Transactions, share: ShareService) -> None:
-        """Copy what has changed while this node was away, and all changes from now on. Raises LogError."""
-        if not self._serves:
-            for copy in self._copies.values():
-                await copy.remove()
-            return
+    def start(self, transactions: Transactions, share: ShareService) -> None:
+        """Copy what has changed while this node was away, and all changes from now on."""
         for copy in self._copies.values():
             copy.start()
         self._node.progress.follow(self._offsets.changed)

@@ -139,11 +139,6 @@ class TopicCopy:
                 _log.warning("internal topic not made", topic=self.topic, error=str(error))
         return catalog.topics.get(self.topic)
 
-    async def remove(self) -> None:
-        """Delete the topic, if there is one. Raises LogError."""
-        if self._partitions is not None:
-            await self._node.catalog.delete_topic(self.topic, own=True)
-
     def start(self) -> None:
         """Compare everything once, and after each event that may have hidden a change."""
         owners = self._node.owners

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kafka_front.service.internal.topic_copy import partition_of
@@ -168,23 +168,16 @@ async def test_clients_read_the_topic_and_change_nothing_in_it(tmp_path: Path) -
     assert codes == [refused, refused, KafkaError.POLICY_VIOLATION, refused]
 
 
-async def test_nothing_is_made_before_a_client_asks_and_a_setting_removes_it(tmp_path: Path) -> None:
+async def test_the_topic_is_made_when_a_client_asks_for_it_and_not_before(tmp_path: Path) -> None:
     def use(bootstrap: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
         commit(bootstrap, "g", 5)
         assert set(admin.list_topics(timeout=60).topics) == {"t"}
-        assert admin.list_topics(TOPIC, 60).topics[TOPIC].error is None
+        [described] = admin.describe_topics(TopicCollection([TOPIC])).values()
+        found = described.result(60)
+        assert (found.is_internal, len(found.partitions)) == (True, 50)
         assert set(admin.list_topics(timeout=60).topics) == {"t", TOPIC}
-
-    def refused(bootstrap: str) -> KafkaError | None:
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        assert set(admin.list_topics(timeout=60).topics) == {"t"}
-        return admin.list_topics(TOPIC, 60).topics[TOPIC].error
 
     async with serving(tmp_path) as node:
         await asyncio.to_thread(use, str(node.addresses["kafka"]))
-    async with serving(tmp_path, {"kafka.internal_topics": "false"}) as node:
-        error = await asyncio.to_thread(refused, str(node.addresses["kafka"]))
-        assert error is not None
-        assert error.code() == KafkaError.TOPIC_EXCEPTION
