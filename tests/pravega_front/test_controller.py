@@ -91,6 +91,13 @@ def test_reading_begins_with_all_keys_where_segments_were_merged(
     assert begin(controller, scope, "merged") == {1 << 32 | 2: 0, 1 << 32 | 3: 0}
 
 
+def test_the_default_scope_is_there_from_the_start(controller: ControllerClient) -> None:
+    assert controller.checkScopeExists(scope="default").exists
+    assert "default" in controller.listScopes().scopes
+    create(controller, "default", "first")  # nobody has made the scope
+    assert controller.checkStreamExists(scope="default", stream="first").exists
+
+
 def test_listing_follows_topics_of_all_protocols(node: NodeProcess, controller: ControllerClient) -> None:
     admin = AdminClient({"bootstrap.servers": node.kafka})
 

@@ -237,6 +237,8 @@ def test_tables(client: RawClient) -> None:
         [wire.AppendBlockEnd(bytes(16), 0, b"", 1, 1)],
         [wire.DataAppended(bytes(16), 1, 1, 1, 1)],
         [HEAD.pack(74, 40) + bytes(8) + b"\0\1t\0\0" + b"\x7f" * 27],
+        # FlushToStorage, ListStorageChunks, MergeTableSegments, SealTableSegment, which Pravega's port does not take.
+        *([HEAD.pack(code, 12) + bytes(12)] for code in (-3, -5, 72, 73)),
     ],
 )
 def test_what_is_malformed_costs_its_connection_and_no_other(

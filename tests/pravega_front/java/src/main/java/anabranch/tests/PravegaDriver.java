@@ -198,6 +198,10 @@ public final class PravegaDriver {
                 return revisions(scope, stream, config, command);
             case "scale":
                 return scale(scope, stream, config, command);
+            case "sample":
+                try (PravegaSamples samples = new PravegaSamples(scope, config, EXECUTOR)) {
+                    return samples.run(name);
+                }
             default:
                 return PravegaStreams.run(command, config, GROUPS, WRITERS, READERS, EXECUTOR);
         }
