@@ -44,8 +44,9 @@ SDKS = (
     Sdk(
         drivers.java("ydb-java", HERE / "java" / "pom.xml", "anabranch.tests.YdbDriver"),
         codecs=(RAW, GZIP, LZOP, ZSTD),
+        copies=True,
     ),
-    Sdk(drivers.node("ydb-js", HERE / "node", "driver_new.mjs", ["lines.js"])),
+    Sdk(drivers.node("ydb-js", HERE / "node", "driver_new.mjs", ["lines.js"]), copies=True),
     Sdk(drivers.node("ydb-js-old", HERE / "node", "driver_old.js", ["lines.js"]), own_numbers=False),
     Sdk(drivers.rust("ydb-rust", HERE / "rust", "ydb-tests-rust"), metadata=False, tls=False),
 )

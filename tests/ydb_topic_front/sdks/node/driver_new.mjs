@@ -1,22 +1,28 @@
-// Driver of the tests of @ydbjs/core and @ydbjs/api, the newer packages. Discovery, credentials and channels are theirs;
-// they have no topic client, so streams and codecs are handled here as a program on top of them would.
+// Driver of the tests of @ydbjs/core, @ydbjs/api and @ydbjs/query, the newer packages. Discovery, credentials, channels and
+// transactions are theirs; they have no topic client, so streams and codecs are handled here as a program on top of them
+// would.
+import { randomUUID } from 'node:crypto';
 import fs from 'node:fs';
+import { setTimeout as pause } from 'node:timers/promises';
 import zlib from 'node:zlib';
 import { Driver } from '@ydbjs/core';
 import { StaticCredentialsProvider } from '@ydbjs/auth/static';
-import { DescribeTopicResultSchema, TopicServiceDefinition } from '@ydbjs/api/topic';
+import { DescribeConsumerResultSchema, DescribeTopicResultSchema, TopicServiceDefinition } from '@ydbjs/api/topic';
+import { query } from '@ydbjs/query';
 import { anyUnpack } from '@bufbuild/protobuf/wkt';
 import lines from './lines.js';
 
-const { bytes, many, place, serve, text } = lines;
+const { PATIENCE_MS, bytes, many, place, serve, text } = lines;
 const SUCCESS = 400000;
 const ENCODE = { 1: (data) => data, 2: (data) => zlib.gzipSync(data) };
 const DECODE = { 1: (data) => data, 2: (data) => zlib.gunzipSync(data) };
-const clients = new Map();
+/** How long a transaction may take, with all its repetitions, before its outcome is looked up. */
+const STEP_MS = 5_000;
+const connections = new Map();
 
-async function client(command) {
+async function connect(command) {
   const { url, key } = place(command);
-  let found = clients.get(key);
+  let found = connections.get(key);
   if (!found) {
     const secureOptions = command.ca ? { ca: fs.readFileSync(command.ca) } : undefined;
     const options = { secureOptions };
@@ -26,10 +32,14 @@ async function client(command) {
     }
     const driver = new Driver(`${url}${command.database}`, options);
     await driver.ready(AbortSignal.timeout(20_000));
-    found = driver.createClient(TopicServiceDefinition);
-    clients.set(key, found);
+    found = { topics: driver.createClient(TopicServiceDefinition), queries: query(driver) };
+    connections.set(key, found);
   }
   return found;
+}
+
+async function client(command) {
+  return (await connect(command)).topics;
 }
 
 /** Requests pushed one by one, for a call that takes an async iterable. */
@@ -86,6 +96,7 @@ async function send(command, messages, atOnce) {
   for (let i = 0; i < messages.length; i += atOnce) {
     requests.push('writeRequest', {
       codec: command.codec,
+      tx: command.tx,
       messages: messages.slice(i, i + atOnce).map(({ seq, data, metadata }) => ({
         seqNo: BigInt(seq),
         data: ENCODE[command.codec](bytes(data)),
@@ -151,7 +162,45 @@ async function receive(command) {
   return found;
 }
 
+async function committed({ path, consumer, ...command }) {
+  const answer = checked(await (await client(command)).describeConsumer({ path, consumer, includeStats: true }));
+  const { partitions } = anyUnpack(answer.operation.result, DescribeConsumerResultSchema);
+  return Number(partitions[0].partitionConsumerStats.committedOffset);
+}
+
+/** Copies three messages at most, from a position on, in one transaction. */
+async function copySome(command, start) {
+  const end = Math.min(start + 3, command.count);
+  const messages = await receive({ ...command, count: end - start, commit: false });
+  const { topics, queries } = await connect(command);
+  await queries.begin({ idempotent: true, signal: AbortSignal.timeout(STEP_MS) }, async ({ sessionId, transactionId }) => {
+    const tx = { id: transactionId, session: sessionId };
+    const partitionOffsets = [{ start: BigInt(messages[0].offset), end: BigInt(messages.at(-1).offset + 1) }];
+    const moved = [{ path: command.path, partitions: [{ partitionId: 0n, partitionOffsets }] }];
+    checked(await topics.updateOffsetsInTransaction({ tx, topics: moved, consumer: command.consumer }));
+    const sent = messages.map(({ data }, i) => ({ seq: i + 1, data, metadata: {} }));
+    const to = { ...command, path: command.target, producer: randomUUID(), codec: 1, tx };
+    await send(to, sent, sent.length);
+  });
+}
+
+/** Copies a topic of one partition in transactions. What a node's death breaks is done again, as a user would. */
+async function copy(command) {
+  const end = Date.now() + PATIENCE_MS;
+  for (;;) {
+    try {
+      const start = await committed(command);
+      if (start >= command.count) return;
+      await copySome(command, start);
+    } catch (error) {
+      if (Date.now() > end) throw error;
+      await pause(50);
+    }
+  }
+}
+
 serve({
+  copy,
   create: async (command) => {
     checked(
       await (await client(command)).createTopic({

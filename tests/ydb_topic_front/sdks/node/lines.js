@@ -47,4 +47,4 @@ function place({ endpoint, database, user, password, ca }) {
   return { url, key: [url, database, user, password, ca].join('|') };
 }
 
-module.exports = { bytes, many, place, serve, text };
+module.exports = { PATIENCE_MS, bytes, many, place, serve, text };

@@ -11,19 +11,25 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import tech.ydb.common.transaction.TxMode;
 import tech.ydb.core.auth.StaticCredentials;
 import tech.ydb.core.grpc.GrpcTransport;
 import tech.ydb.core.grpc.GrpcTransportBuilder;
+import tech.ydb.query.QueryClient;
+import tech.ydb.query.QuerySession;
+import tech.ydb.query.QueryTransaction;
 import tech.ydb.topic.TopicClient;
 import tech.ydb.topic.description.Codec;
 import tech.ydb.topic.description.Consumer;
@@ -34,33 +40,41 @@ import tech.ydb.topic.description.TopicDescription;
 import tech.ydb.topic.read.SyncReader;
 import tech.ydb.topic.settings.AlterTopicSettings;
 import tech.ydb.topic.settings.CreateTopicSettings;
+import tech.ydb.topic.settings.DescribeConsumerSettings;
 import tech.ydb.topic.settings.PartitioningSettings;
 import tech.ydb.topic.settings.ReaderSettings;
+import tech.ydb.topic.settings.ReceiveSettings;
+import tech.ydb.topic.settings.SendSettings;
 import tech.ydb.topic.settings.TopicReadSettings;
 import tech.ydb.topic.settings.WriterSettings;
 import tech.ydb.topic.write.AsyncWriter;
 import tech.ydb.topic.write.Message;
 import tech.ydb.topic.write.QueueOverflowException;
+import tech.ydb.topic.write.SyncWriter;
 import tech.ydb.topic.write.WriteAck;
 
 /** Reads commands as JSON lines from standard input and prints one JSON line for each. */
 public final class YdbDriver {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final long PATIENCE_SECONDS = 40;
+    /** How long a transaction's messages may not come before the reader begins anew. */
+    private static final long STEP_SECONDS = 5;
     private static final Codec[] CODECS = {null, Codec.RAW, Codec.GZIP, Codec.LZOP, Codec.ZSTD};
 
-    private final Map<String, TopicClient> clients = new HashMap<>();
+    private final Map<String, Clients> clients = new HashMap<>();
+
+    private record Clients(TopicClient topics, QueryClient queries) {}
 
     private record Outgoing(long seq, byte[] data, List<MetadataItem> metadata) {}
 
-    /** One client for each address and user. */
-    private TopicClient client(JsonNode command) throws IOException {
+    /** Clients for each address and user. */
+    private Clients clients(JsonNode command) throws IOException {
         String user = command.path("user").asText("");
         String ca = command.path("ca").asText("");
         String url = (ca.isEmpty() ? "grpc://" : "grpcs://")
             + command.get("endpoint").asText() + command.get("database").asText();
         String key = String.join("|", url, user, command.path("password").asText(""), ca);
-        TopicClient found = clients.get(key);
+        Clients found = clients.get(key);
         if (found == null) {
             GrpcTransportBuilder builder = GrpcTransport.forConnectionString(url);
             if (!ca.isEmpty()) {
@@ -69,7 +83,8 @@ public final class YdbDriver {
             if (!user.isEmpty()) {
                 builder.withAuthProvider(new StaticCredentials(user, command.get("password").asText()));
             }
-            found = TopicClient.newClient(builder.build()).build();
+            GrpcTransport transport = builder.build();
+            found = new Clients(TopicClient.newClient(transport).build(), QueryClient.newClient(transport).build());
             clients.put(key, found);
         }
         return found;
@@ -220,8 +235,73 @@ public final class YdbDriver {
         return found;
     }
 
+    /** Whether a consumer of a topic with one partition has committed so many messages. */
+    private static boolean isCopied(TopicClient client, JsonNode command) throws Exception {
+        DescribeConsumerSettings settings = DescribeConsumerSettings.newBuilder().withIncludeStats(true).build();
+        String consumer = command.get("consumer").asText();
+        var found = wait(client.describeConsumer(command.get("path").asText(), consumer, settings)).getValue();
+        long committed = found.getPartitions().get(0).getConsumerStats().getCommittedOffset();
+        return committed >= command.get("count").asLong();
+    }
+
+    /** Copies a topic of one partition in transactions. What a node's death breaks is done again by a new reader. */
+    private void copy(Clients clients, JsonNode command) throws Exception {
+        ReaderSettings settings = ReaderSettings.newBuilder()
+            .setConsumerName(command.get("consumer").asText())
+            .addTopic(TopicReadSettings.newBuilder().setPath(command.get("path").asText()).build())
+            .build();
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_SECONDS);
+        for (boolean done = false; !done; ) {
+            SyncReader reader = clients.topics().createSyncReader(settings);
+            try {
+                reader.init();
+                while (!(done = isCopied(clients.topics(), command))) {
+                    copySome(clients, reader, command.get("target").asText());
+                }
+            } catch (RuntimeException | ExecutionException failure) {
+                if (System.nanoTime() > end) {
+                    throw failure;
+                }
+                Thread.sleep(50);
+            } finally {
+                reader.shutdown();
+            }
+        }
+    }
+
+    /** Copies three messages, or as many as there are, in one transaction. */
+    private static void copySome(Clients clients, SyncReader reader, String target) throws Exception {
+        try (QuerySession session = wait(clients.queries().createSession(Duration.ofSeconds(STEP_SECONDS))).getValue()) {
+            QueryTransaction transaction = wait(session.beginTransaction(TxMode.SERIALIZABLE_RW)).getValue();
+            SendSettings send = SendSettings.newBuilder().setTransaction(transaction).build();
+            String producer = UUID.randomUUID().toString();
+            SyncWriter writer = clients.topics().createSyncWriter(WriterSettings.newBuilder()
+                .setTopicPath(target).setProducerId(producer).setMessageGroupId(producer).setCodec(Codec.RAW).build());
+            try {
+                writer.initAndWait();
+                for (int count = 0; count < 3; count++) {
+                    // The first message is waited for, others that are there already belong to it.
+                    var message = reader.receive(ReceiveSettings.newBuilder().setTransaction(transaction)
+                        .setTimeout(count == 0 ? 1000 * STEP_SECONDS : 10, TimeUnit.MILLISECONDS).build());
+                    if (message == null) {
+                        if (count == 0) {
+                            throw new IllegalStateException("nothing to copy");
+                        }
+                        break;
+                    }
+                    writer.send(Message.of(message.getData()), send);
+                }
+                writer.flush();
+                wait(transaction.commit()).getStatus().expectSuccess("commit");
+            } finally {
+                writer.shutdown(STEP_SECONDS, TimeUnit.SECONDS);
+            }
+        }
+    }
+
     private JsonNode run(JsonNode command) throws Exception {
-        TopicClient client = client(command);
+        Clients clients = clients(command);
+        TopicClient client = clients.topics();
         String path = command.get("path").asText();
         switch (command.get("op").asText()) {
             case "create" -> create(client, command);
@@ -240,6 +320,7 @@ public final class YdbDriver {
             case "read" -> {
                 return read(client, command);
             }
+            case "copy" -> copy(clients, command);
             default -> throw new IllegalArgumentException("no such command");
         }
         return null;
