@@ -6,10 +6,11 @@
 
 First one topic: a third written through each protocol, all of it read through each, and by Spark, printed as a matrix
 with rates. Then, in detail: three client libraries of Kafka and YDB's SDK write to one topic, each with another codec,
-and read it back by assignment and as members of groups. Every record is compared: key, value, timestamp, header, order
-within its key, offsets without holes. Pravega's client reads the topic as a stream of events, which have values only,
-and writes a stream that Kafka's client reads. A broker that is not ours gets the part of Kafka's clients. Exit code 1
-on any difference. ``--keep`` leaves the node running to be looked at, until Ctrl-C.
+and read it back by assignment and as members of groups. One transaction of YDB's SDK copies a part to another topic,
+and Kafka's client reads what was committed, as read_committed. Every record is compared: key, value, timestamp, header,
+order within its key, offsets without holes. Pravega's client reads the topic as a stream of events, which have values
+only, and writes a stream that Kafka's client reads. A broker that is not ours gets the part of Kafka's clients. Exit
+code 1 on any difference. ``--keep`` leaves the node running to be looked at, until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.demo_fronts import CONSUMER, read_pravega, read_ydb, seen_of, write_pravega, write_ydb
+from benchmarks.demo_fronts import (
+    CONSUMER,
+    COPIER,
+    copy_ydb,
+    read_pravega,
+    read_ydb,
+    seen_of,
+    write_pravega,
+    write_ydb,
+)
 from benchmarks.demo_kafka import (
     committed_sum,
     read_assigned,
@@ -206,6 +216,15 @@ def run(bootstrap: str, flights: Sequence[Flight], console: Console, fronts: Map
             if committed != total:
                 raise DemoFailed(f"YDB's reader has committed {committed} of {total} records of Kafka's group")
             entry.checks.append("committed for Kafka's group too")
+        target, count = f"{topic}-copy", min(total, 5000)
+        with step("copy: YDB's SDK, one transaction", count):
+            copied = copy_ydb(fronts["ydb"], topic, target, count)
+        with step("read: confluent-kafka, read_committed", count) as entry:
+            if sorted(read_values(bootstrap, target, count)) != sorted(copied):
+                raise DemoFailed("Kafka's reader got something else than YDB's transaction has committed")
+            if committed_sum(bootstrap, topic, COPIER) != count:
+                raise DemoFailed("the transaction has not moved its consumer by what it read")
+            entry.checks = ["the transaction whole", "positions committed with it", "nothing rolled back"]
     if "pravega" in fronts:
         with step("read: Pravega's client, a reader group", total) as entry:
             entry.checks = compare_events(flights, read_pravega(fronts["pravega"], topic, total), ordered=False)

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 CONSUMER = "demo"
 """YDB's consumer, which is also Kafka's group of this name."""
+COPIER = "demo-copy"
+"""The consumer whose positions a transaction commits."""
 
 
 def home(key: bytes) -> int:
@@ -70,6 +72,37 @@ def read_ydb(endpoint: str, topic: str, count: int, told: Callable[[Any], T]) ->
                 seen += [told(message) for message in batch.messages]
                 reader.commit(batch)
     return seen
+
+
+def copy_ydb(endpoint: str, topic: str, target: str, count: int) -> list[bytes]:
+    """YDB's SDK: copy so many messages of a topic to a new one, in one transaction with the consumer's positions, after
+    another transaction that is rolled back. The values copied."""
+    copied: list[bytes] = []
+    driver = ydb.Driver(endpoint=f"grpc://{endpoint}", database="/local")
+    with driver, ydb.QuerySessionPool(driver) as pool:
+        driver.wait(timeout=PATIENCE, fail_fast=True)
+        client = _topics(driver)
+        client.alter_topic(topic, add_consumers=[COPIER])
+        client.create_topic(target, min_active_partitions=PARTITIONS)
+        with pool.checkout(timeout=PATIENCE) as session, session.transaction() as rolled_back:
+            rolled_back.begin()
+            writer = client.tx_writer(rolled_back, target)
+            writer.write([b"never read"] * count)
+            writer.flush(timeout=PATIENCE)
+            rolled_back.rollback()
+        with client.reader(topic, COPIER) as reader:
+
+            def copy(tx: Any) -> None:
+                writer = client.tx_writer(tx, target)
+                copied.clear()
+                while len(copied) < count:
+                    left = count - len(copied)
+                    batch = reader.receive_batch_with_tx(tx, max_messages=left, timeout=PATIENCE)
+                    copied.extend(message.data for message in batch.messages)
+                writer.write(list(copied))
+
+            pool.retry_tx_sync(copy)
+    return copied
 
 
 def seen_of(message: Any) -> Seen:

@@ -137,7 +137,12 @@ def _until(enough: Callable[[], bool], grown: Callable[[], int]) -> Iterator[Non
 def read_values(bootstrap: str, topic: str, count: int) -> list[bytes]:
     """confluent-kafka, all partitions assigned by hand: values, in the order of each partition."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"unused-{uuid.uuid4()}", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"unused-{uuid.uuid4()}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
     )
     found: list[bytes] = []
     try:
