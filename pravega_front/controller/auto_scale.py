@@ -66,7 +66,7 @@ class AutoScaler:
         self._rounds: Rounds[Topic] = controller.node.rounds("scaling by rate")
 
     async def check_all(self, now_ms: int) -> None:
-        """Check all streams once. A stream whose scaling waits for open transactions is skipped until it is done."""
+        """Check all streams once."""
         loads: dict[PartitionLog, _Load] = {}
         streams = self._controller.streams.scaled_by_rate()
         await self._rounds.each(streams, lambda topic: self._check(topic, now_ms, loads))

@@ -65,7 +65,7 @@ class Controller:
         self.node.every(_EXPIRE_MS, self.transactions.expire, "ends of transactions' leases")
 
     async def scale(self, topic: Topic, seal: Sequence[int], ranges: Sequence[KeyRange]) -> None:
-        """Seal segments of a stream and create their replacements, once no transaction is open. Raises the errors of
+        """Seal segments of a stream and create their replacements; open transactions go on. Raises the errors of
         :meth:`bridges.catalog.topics.catalog.Catalog.change_partitions` and of changing a configuration."""
         self.catalog.check_partition_change(topic.name, seal, ranges)
         before, after = len(topic.active), len(topic.active) - len(set(seal)) + len(ranges)
