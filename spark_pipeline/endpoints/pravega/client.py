@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import base64
 import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
 
+from pravega_front.wire.commands import (
+    OLDEST_COMPATIBLE,
+    WIRE_VERSION,
+    AuthTokenCheckFailed,
+    Command,
+    GetStreamSegmentInfo,
+    Hello,
+    NoSuchSegment,
+    ReadSegment,
+    SegmentIsTruncated,
+    SegmentRead,
+    StreamSegmentInfo,
+    WrongHost,
+)
+from pravega_front.wire.controller import METHODS, SERVICE, message
+from pravega_front.wire.fields import Buffer, WireError
+from pravega_front.wire.frames import HEAD, MAX_FRAME, decode, encode
 from spark_pipeline.core.client.node_client import Access, access_given, address_of
 from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError, UnknownTopic
-from spark_pipeline.endpoints.pravega import wire as wire
-from spark_pipeline.endpoints.pravega.wire import METHODS, SERVICE, Info, message
 
 SCHEMES = ("pravega", "pravega+tls")
-_FRAME_MOST = 64 * 1024 * 1024
+_READ_ACCESS = 3
+"""``accessOperation`` of readers."""
+_ID = 1
+"""The id of every request: a connection has one at a time."""
+
+C = TypeVar("C", bound=Command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,39 +148,38 @@ class PravegaClient:
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
-    def info(self, stream: str, segment: int) -> Info:
+    def info(self, stream: str, segment: int) -> StreamSegmentInfo:
         """Return the bounds of a segment. Raises UnknownTopic."""
         name, token, store = self._place(stream, segment)
-        kind, body = self._ask(store, wire.ask_info(name, token), name)
-        if kind != wire.INFO_ANSWER:
-            raise PipelineError(f"the segment store answers {kind} when it is asked for segment {name}")
-        return wire.parse_info(body)
+        return self._ask(store, GetStreamSegmentInfo(_ID, name, token), name, StreamSegmentInfo)
 
-    def read(self, stream: str, segment: int, offset: int, size: int) -> memoryview:
+    def read(self, stream: str, segment: int, offset: int, size: int) -> Buffer:
         """Return at least one byte of a segment from ``offset`` on. Raises Gone, UnknownTopic."""
         name, token, store = self._place(stream, segment)
-        kind, body = self._ask(store, wire.ask_bytes(name, offset, size, token), name)
-        if kind != wire.READ_ANSWER:
-            raise PipelineError(f"the segment store answers {kind} when segment {name} is read at {offset}")
-        found = wire.parse_bytes(body)
+        found = self._ask(store, ReadSegment(name, offset, size, token, _ID), name, SegmentRead).data
         if not len(found):
             raise EndpointUnavailable(f"the segment store has nothing of segment {name} at {offset}")
         return found
 
-    def _ask(self, store: _Store, frame: bytes, name: str) -> tuple[int, memoryview]:
+    def _ask(self, store: _Store, request: Command, name: str, kind: type[C]) -> C:
         try:
-            kind, body = store.ask(frame)
-        except OSError as error:
+            answer = store.ask(request)
+        except (OSError, WireError) as error:
             self._forget()
             raise EndpointUnavailable(f"Pravega's segment store does not answer for segment {name}: {error}") from error
-        if kind == wire.NO_SEGMENT:
+        if isinstance(answer, kind):
+            return answer
+        if isinstance(answer, NoSuchSegment):
             raise UnknownTopic(f"Pravega has no segment {name}")
-        if kind == wire.TRUNCATED:
-            raise Gone(wire.parse_truncated(body))
-        if kind == wire.REFUSED:
+        if isinstance(answer, SegmentIsTruncated):
+            raise Gone(answer.start_offset)
+        if isinstance(answer, AuthTokenCheckFailed):
             self._tokens.clear()
             raise EndpointUnavailable(f"the token for segment {name} is not good, or not good any more")
-        return kind, body
+        if isinstance(answer, WrongHost):
+            self._forget()
+            raise EndpointUnavailable(f"segment {name} has moved to another segment store")
+        raise PipelineError(f"the segment store answers {type(answer).__name__} about segment {name}")
 
     def _place(self, stream: str, segment: int) -> tuple[str, str, _Store]:
         """Return a segment's name, the token to read it with, and a connection to its segment store."""
@@ -174,7 +192,7 @@ class PravegaClient:
         if token is None:
             token = ""
             if self.options.user:
-                asked = {"scope": self.options.scope, "stream": stream, "accessOperation": wire.READ_ACCESS}
+                asked = {"scope": self.options.scope, "stream": stream, "accessOperation": _READ_ACCESS}
                 token = self.call("getDelegationToken", **asked).delegationToken
             self._tokens[stream] = token
         store = self._stores.get(at)
@@ -201,15 +219,20 @@ class _Store:
         if connection is not None:
             connection.close()
 
-    def ask(self, frame: bytes) -> tuple[int, memoryview]:
-        """Return the type and the body of the answer. Raises OSError; the connection is unusable after that."""
+    def ask(self, request: Command) -> Command:
+        """Return the answer. Raises OSError, WireError; the connection is unusable after that."""
         if self._socket is None:
             self._socket = self._connected()
-            self._socket.sendall(wire.hello() + frame)
+            self._send(Hello(WIRE_VERSION, OLDEST_COMPATIBLE))
+            self._send(request)
             self._answer()  # the segment store's own versions
         else:
-            self._socket.sendall(frame)
+            self._send(request)
         return self._answer()
+
+    def _send(self, command: Command) -> None:
+        assert self._socket is not None
+        self._socket.sendall(b"".join(encode(command)))
 
     def _connected(self) -> socket.socket:
         options = self._options
@@ -219,14 +242,12 @@ class _Store:
             connection = options.tls_context().wrap_socket(connection, server_hostname=self._at[0])
         return connection
 
-    def _answer(self) -> tuple[int, memoryview]:
-        kind, size = wire.HEAD.unpack(self._receive(wire.HEAD.size))
-        if not 0 <= size <= _FRAME_MOST:
-            raise ConnectionError(f"a frame of {size} bytes")
-        try:
-            return kind, memoryview(self._receive(size))
-        except struct.error as error:
-            raise ConnectionError(f"an answer that cannot be read: {error}") from error
+    def _answer(self) -> Command:
+        head = self._receive(HEAD.size)
+        _, size = HEAD.unpack(head)
+        if not 0 <= size <= MAX_FRAME:
+            raise WireError(f"a frame of {size} bytes")
+        return decode(head + self._receive(size))
 
     def _receive(self, size: int) -> bytearray:
         assert self._socket is not None

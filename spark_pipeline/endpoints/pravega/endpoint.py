@@ -10,6 +10,7 @@ Partition ``n`` is the segment with the number ``n``. A segment that was truncat
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from re import Pattern
@@ -18,16 +19,17 @@ from bridges.catalog.topics.names import InvalidTopicName, canonical_name
 from bridges.formats import FormatId
 from bridges.formats.pravega import Shape, encode
 from bridges.formats.records import Buffer, StoredBatch
+from pravega_front.wire.controller import InScopeStatus, RetentionType
 from spark_pipeline.core.client.node_client import ACCESS_OPTIONS
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, UnknownTopic, UnreadableBatch
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import Positions, TopicInfo
 from spark_pipeline.endpoints.migration import READ_BYTES, FramedRecords, GroupPosition
 from spark_pipeline.endpoints.pravega.client import Gone, PravegaClient, PravegaOptions
-from spark_pipeline.endpoints.pravega.wire import BY_SIZE, BY_TIME, EVENT, SCOPE_NOT_FOUND, Info
 
 _PLACE = (1 << 32) - 1
-_GONE = Info(0, 0, True)
+_EVENT = struct.Struct(">iI")
+"""In front of an event's data: type 0, and its length."""
 _SCALING = {0: "fixed", 1: "by rate in kilobytes", 2: "by rate in events"}
 
 
@@ -84,7 +86,7 @@ class PravegaEndpoint(FramedRecords):
             found = self._client.call(
                 "listStreamsInScope", scope={"scope": self._scope}, continuationToken={"token": token}
             )
-            if found.status == SCOPE_NOT_FOUND:
+            if found.status == InScopeStatus.SCOPE_NOT_FOUND:
                 raise UnknownTopic(f"Pravega has no scope {self._scope!r}")
             for one in found.streams:
                 if not one.stream.startswith("_"):
@@ -148,9 +150,9 @@ class PravegaEndpoint(FramedRecords):
         config = {"scaling": _SCALING.get(scaling.scaleType, str(scaling.scaleType))}
         if scaling.scaleType:
             config["scaling"] += f": {scaling.targetRate} a second, factor {scaling.scaleFactor}"
-        if retention.retentionType == BY_TIME:
+        if retention.retentionType == RetentionType.TIME:
             config["retention.time"] = str(retention.retentionParam)
-        elif retention.retentionType == BY_SIZE:
+        elif retention.retentionType == RetentionType.SIZE:
             config["retention.size"] = str(retention.retentionParam)
         if told.tags.tag:
             config["tags"] = ",".join(sorted(told.tags.tag))
@@ -165,8 +167,11 @@ class PravegaEndpoint(FramedRecords):
             if not 0 <= part.partition <= max(segments, default=-1):
                 raise UnknownTopic(f"Pravega has no segment for {part}")
             segment = segments.get(part.partition)
-            at = _GONE if segment is None else self._client.info(self._stream(part.topic), segment)
-            found[part] = Positions(at.start, at.end, at.end, at.end - at.start)
+            start = end = 0
+            if segment is not None:
+                at = self._client.info(self._stream(part.topic), segment)
+                start, end = at.start_offset, at.write_offset
+            found[part] = Positions(start, end, end, end - start)
         return found
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -190,10 +195,10 @@ class PravegaEndpoint(FramedRecords):
                 raise OffsetsGone(wanted.topic, wanted.partition, wanted.start, 0)
         stream = self._stream(wanted.topic)
         at = self._client.info(stream, segment)
-        if wanted.start < at.start:
-            raise OffsetsGone(wanted.topic, wanted.partition, wanted.start, at.start)
-        if wanted.end > at.end:
-            raise EndpointUnavailable(f"{wanted.part} ends at {at.end}, before {wanted.end}")
+        if wanted.start < at.start_offset:
+            raise OffsetsGone(wanted.topic, wanted.partition, wanted.start, at.start_offset)
+        if wanted.end > at.write_offset:
+            raise EndpointUnavailable(f"{wanted.part} ends at {at.write_offset}, before {wanted.end}")
         position, rest = wanted.start, b""
         while position < wanted.end:
             try:
@@ -201,7 +206,7 @@ class PravegaEndpoint(FramedRecords):
             except Gone as gone:
                 raise OffsetsGone(wanted.topic, wanted.partition, position, gone.start) from None
             data = b"".join((rest, more)) if rest else bytes(more)
-            places, used = self._events(data, position, wanted, at.end)
+            places, used = self._events(data, position, wanted, at.write_offset)
             if places:
                 yield _stored(position, data, places, used)
                 position += used
@@ -213,9 +218,9 @@ class PravegaEndpoint(FramedRecords):
         """Return the starts in ``data``, at ``position``, of whole events in the range, and the end of the last."""
         places: list[int] = []
         at, size = 0, len(data)
-        while at + EVENT.size <= size and position + at < wanted.end:
-            kind, length = EVENT.unpack_from(data, at)
-            after = at + EVENT.size + length
+        while at + _EVENT.size <= size and position + at < wanted.end:
+            kind, length = _EVENT.unpack_from(data, at)
+            after = at + _EVENT.size + length
             if kind or position + after > end:
                 raise UnreadableBatch(wanted.topic, wanted.partition, position + at, "there is no event's header")
             if after > size:
