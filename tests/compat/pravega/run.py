@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.pravega_standalone import PravegaStandalone  # noqa: E402
 from tests.compat.suites import run_pytest, show  # noqa: E402
 
-TESTS = ("tests/pravega_front/test_wheel.py", "tests/pravega_front/test_java.py")
+TESTS = tuple(f"tests/pravega_front/test_{name}.py" for name in ("wheel", "java", "samples"))
 SECONDS_PER_TEST = 300
 """Pravega looks for finished commits, scales and watermarks now and then only."""
 
