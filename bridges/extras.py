@@ -5,6 +5,7 @@ from __future__ import annotations
 _EXTRAS = {
     "psycopg": "cluster",
     "obstore": "cluster",
+    "gssapi": "kerberos",
     "jwt": "oauth",
     "ydb": "ydb",
     **dict.fromkeys(

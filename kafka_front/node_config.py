@@ -12,6 +12,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Mapping, Sequence
 
+from bridges.auth.scram import MECHANISMS
 from bridges.catalog.config_types import (
     INT_MAX,
     ConfigDef,
@@ -251,8 +252,12 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "producer.id.expiration.ms": log.producer_idle_ms,
         "transaction.state.log.replication.factor": 1,
         "offsets.topic.replication.factor": 1,
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512" + (",OAUTHBEARER" if facts.takes_oauth else ""),
+        "sasl.enabled.mechanisms": ",".join(
+            ("PLAIN", *MECHANISMS, *["OAUTHBEARER"] * facts.takes_oauth, *["GSSAPI"] * (facts.kerberos is not None))
+        ),
     }
+    if facts.kerberos is not None:
+        values["sasl.kerberos.principal.to.local.rules"] = facts.kerberos.rules
     for key in NODE_CONFIGS:
         setting = key.removeprefix("group.").replace(".", "_")
         if key.startswith("group.") and hasattr(group, setting):

@@ -28,8 +28,8 @@ for other in spark-connector faust; do
 done
 "$uv" pip compile --quiet requirements/fuzz.in --python-version 3.11 --generate-hashes --no-header \
     --no-emit-index-url --output-file requirements/fuzz.lock ${UPGRADE:+--upgrade}
-# The load generator of compose/, and the README's examples, with the versions that tests have.
-for clients in load examples; do
+# The load generator of compose/, the README's examples and tests of Kerberos, with the versions that tests have.
+for clients in load examples kerberos; do
     "$uv" pip compile --quiet requirements/$clients.in --universal --python-version 3.11 --generate-hashes --no-header \
         --no-emit-index-url --constraints requirements/dev.lock --output-file requirements/$clients.lock
 done

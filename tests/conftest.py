@@ -30,6 +30,7 @@ TOOLS_OF_MARKER = {
     "go": ("go",),
     "node": ("node", "npm"),
     "kcat": ("kcat",),
+    "kerberos": ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "krb5-config"),
     "rust": ("cargo",),
     "spark": ("java",),
     "browser": ("chromium", "chromedriver"),

@@ -43,6 +43,15 @@ class Principal(Struct, frozen=True):
 ANONYMOUS = Principal("User", "ANONYMOUS")
 """A client that has not logged in."""
 
+_LONGEST_NAME = 256
+
+
+def principal_named(name: object) -> Principal | None:
+    """Return the user whom somebody else has authenticated under a name; None if no user may have it."""
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        return None
+    return None if name == ANONYMOUS.name else Principal(ANONYMOUS.kind, name)
+
 
 def read_certificate(transport: asyncio.BaseTransport) -> Principal:
     """Return the principal that a client's certificate names: the last common name of its subject.

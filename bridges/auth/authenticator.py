@@ -18,6 +18,7 @@ from msgspec import Struct
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS, Principal
 from bridges.auth.comparisons import AuthenticationBusy, Comparisons
+from bridges.auth.kerberos import Kerberos, KerberosExchange, KerberosOptions
 from bridges.auth.oauth import OAuth, OAuthOptions
 from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
 from bridges.auth.private_file import stamp
@@ -38,7 +39,8 @@ class AuthOptions(Struct, frozen=True):
     """Settings of authentication. Times are in seconds.
 
     ``required``: clients must log in before they may do anything. ``at``: the same for single listeners, by name, where
-    it differs. ``oauth``: the issuer whose tokens are accepted besides the node's own.
+    it differs. ``oauth``: the issuer whose tokens are accepted besides the node's own. ``kerberos``: the realm whose
+    tickets are accepted.
     """
 
     users_file: Path
@@ -48,6 +50,7 @@ class AuthOptions(Struct, frozen=True):
     token_seconds: int = 12 * 3600
     key_seconds: int = 30 * 24 * 3600
     oauth: OAuthOptions | None = None
+    kerberos: KerberosOptions | None = None
 
 
 class Authenticator:
@@ -73,6 +76,7 @@ class Authenticator:
         self._shapes: Mapping[str, Mapping[Shape, int]] = {}
         self._keys: TokenKeys | None = None
         self._oauth = None if options.oauth is None else OAuth(options.oauth, clock, barrier or Barrier())
+        self._kerberos = None if options.kerberos is None else Kerberos(options.kerberos)
         self._nobody = PasswordHash.of_nobody()
         self._secret = os.urandom(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
@@ -93,6 +97,8 @@ class Authenticator:
         await self._load()
         if self._oauth is not None:
             await self._oauth.load()
+        if self._kerberos is not None:
+            await self._kerberos.load()
 
     async def _load(self) -> None:
         async with self._reading:
@@ -156,6 +162,8 @@ class Authenticator:
         self._comparisons.close()
         if self._oauth is not None:
             self._oauth.close()
+        if self._kerberos is not None:
+            self._kerberos.close()
 
     # --- passwords --------------------------------------------------------------------------------------------------
 
@@ -280,6 +288,18 @@ class Authenticator:
         found = self._oauth.check(token)
         self.succeeded += 1
         return found
+
+    # --- tickets ----------------------------------------------------------------------------------------------------
+
+    @property
+    def takes_tickets(self) -> bool:
+        """Return whether tickets of a Kerberos realm are accepted."""
+        return self._kerberos is not None
+
+    def kerberos(self) -> KerberosExchange:
+        """Begin a login with a ticket, where they are accepted; the caller counts its end."""
+        assert self._kerberos is not None, "asked before"
+        return self._kerberos.begin()
 
     @property
     def keys(self) -> TokenKeys:

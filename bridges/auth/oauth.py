@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
-from bridges.auth import ANONYMOUS, Principal
+from bridges.auth import principal_named
 from bridges.auth.jwks import KeySet
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenExpired
 
 LONGEST_TOKEN = 32 * 1024
 """Characters. Longer tokens are refused unread. A user's groups make tokens long."""
 
-_LONGEST_NAME = 256
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 
 
@@ -112,12 +110,7 @@ class OAuth:
             raise TokenExpired("the token has expired")
         if begins - options.skew_seconds > now:
             raise TokenError("the token is not valid yet")
-        return Token(Principal(ANONYMOUS.kind, self._name(claims)), expires, {}, credential=None)
-
-    def _name(self, claims: dict[str, Any]) -> str:
-        name = claims.get(self._options.claim)
-        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
-            raise TokenError(f"the token has no name of a user as {self._options.claim}")
-        if name == ANONYMOUS.name:
-            raise TokenError(f"{name} is nobody's name")
-        return name
+        principal = principal_named(claims.get(options.claim))
+        if principal is None:
+            raise TokenError(f"the token has no name of a user as {options.claim}")
+        return Token(principal, expires, {}, credential=None)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from msgspec import Struct
 
 from anabranch_kit.net.address import Address
+from bridges.auth.kerberos import KerberosOptions
 from bridges.catalog.views.groups import CONSUMERS, GroupDirectory
 from bridges.entry_points import entry_points
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
@@ -91,7 +92,7 @@ class NodeFacts(Struct, frozen=True):
     """Facts about a node for a front's node-level configuration and its checks.
 
     ``settings`` are the front's own; addresses are by listener. ``takes_oauth``: whether tokens of an external issuer
-    are accepted.
+    are accepted. ``kerberos``: the realm whose tickets are accepted.
     """
 
     settings: Section | None
@@ -101,6 +102,7 @@ class NodeFacts(Struct, frozen=True):
     listening: Mapping[str, Address]
     advertised: Mapping[str, Address]
     takes_oauth: bool = False
+    kerberos: KerberosOptions | None = None
 
 
 class SbpPlace(Struct, frozen=True):

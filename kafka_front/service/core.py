@@ -78,7 +78,7 @@ class KafkaService:
             ConfigSource.DYNAMIC_NODE,
             node_config.CHANGED,
             most,
-            {},
+            static,
             node_config.bounded(static),
         )
         self.fetch_max_bytes = kafka.fetch_max_bytes

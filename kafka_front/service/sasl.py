@@ -1,10 +1,11 @@
-"""Logins of clients: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), with PLAIN, SCRAM (KIP-84) and OAUTHBEARER
-(KIP-255).
+"""Logins of clients: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), with PLAIN, SCRAM (KIP-84), OAUTHBEARER
+(KIP-255) and GSSAPI (KIP-12).
 
 A login is two or three requests of one connection, so the connection keeps its state. A failed login is answered in
 words that do not reveal whether the user exists, and ends the connection (docs/protocols/kafka.md, rule 68).
 
-If logins last for a limited time (KIP-368), or the client showed a token, which expires, the answer says how long. The
+If logins last for a limited time (KIP-368), or the client showed a token or a ticket, which expire, the answer says how
+long. The
 client authenticates again in time by the same two requests: as the same user by the same mechanism, or the connection
 ends. The connection ends at once when its user is removed or gets another password. SCRAM also accepts a delegation
 token's id and HMAC for name and password (KIP-48); removing the token ends the connection.
@@ -19,8 +20,9 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from bridges.auth import Principal
+from bridges.auth import Principal, kerberos
 from bridges.auth.authenticator import AuthenticationBusy
+from bridges.auth.kerberos import KerberosError, KerberosExchange
 from bridges.auth.scram import MECHANISMS, ScramError, ScramExchange
 from bridges.auth.sessions import ENDED, Session
 from bridges.auth.tokens import TokenError
@@ -48,7 +50,9 @@ class _Login:
 
     __slots__ = ("before", "by_token", "done", "ends", "exchange", "mechanism", "principal", "session", "started")
 
-    def __init__(self, mechanism: str, exchange: ScramExchange | None, before: _Login | None) -> None:
+    def __init__(
+        self, mechanism: str, exchange: ScramExchange | KerberosExchange | None, before: _Login | None
+    ) -> None:
         self.mechanism = mechanism
         # None for mechanisms of one message.
         self.exchange = exchange
@@ -73,6 +77,8 @@ class Sasl:
         self._names = [_PLAIN, *MECHANISMS]
         if authenticator.takes_oauth:
             self._names.append(oauth_bearer.MECHANISM)
+        if authenticator.takes_tickets:
+            self._names.append(kerberos.MECHANISM)
 
     def handshake(self, ctx: Context, request: m.SaslHandshakeRequest) -> m.SaslHandshakeResponse:
         """Choose the client's mechanism."""
@@ -85,10 +91,13 @@ class Sasl:
         elif ctx.version < _FRAMED_SINCE:
             code = ErrorCode.UNSUPPORTED_VERSION
         else:
-            mechanism, exchange = request.mechanism, None
+            mechanism = request.mechanism
+            exchange: ScramExchange | KerberosExchange | None = None
             if mechanism in MECHANISMS:
                 find_token = partial(self._tokens.find_keys, mechanism)
                 exchange = self._authenticator.scram(mechanism, find_token)
+            elif mechanism == kerberos.MECHANISM:
+                exchange = self._authenticator.kerberos()
             attributes[_LOGIN] = _Login(mechanism, exchange, before)
         return m.SaslHandshakeResponse(error_code=code, mechanisms=list(self._names))
 
@@ -105,6 +114,8 @@ class Sasl:
         try:
             if login.mechanism == oauth_bearer.MECHANISM:
                 return self._bearer(ctx, login, message)
+            if isinstance(login.exchange, KerberosExchange):
+                return await self._ticket(ctx, login, login.exchange, message)
             if login.exchange is None:
                 principal = await self._plain(message, ctx.connection.peer[0])
                 return self._refused(ctx) if principal is None else self._accepted(ctx, login, principal, b"")
@@ -118,6 +129,9 @@ class Sasl:
         except ScramError:
             self._authenticator.refused()
             return self._refused(ctx)
+        except KerberosError as error:
+            self._authenticator.refused()
+            return self._refused(ctx, f"Authentication failed: {error}")
         except AuthenticationBusy as error:
             # No answer of the protocol says "busy". Clients retry after a connection that just ends.
             ctx.respond(NO_RESPONSE)
@@ -157,6 +171,16 @@ class Sasl:
             return m.SaslAuthenticateResponse(auth_bytes=oauth_bearer.REFUSED)
         return self._accepted(ctx, login, token.principal, b"", token.expires)
 
+    async def _ticket(
+        self, ctx: Context, login: _Login, exchange: KerberosExchange, message: bytes
+    ) -> m.SaslAuthenticateResponse | Outcome:
+        """Take the next message of a login with a ticket, for whose time the login lasts at most."""
+        answer = await exchange.step(message)
+        if exchange.principal is None:
+            return m.SaslAuthenticateResponse(auth_bytes=answer)
+        self._authenticator.succeeded += 1
+        return self._accepted(ctx, login, exchange.principal, answer, time.time() + exchange.seconds)
+
     async def _plain(self, message: bytes, source: str) -> Principal | None:
         """Return the principal of a message of PLAIN (RFC 4616); None if it proves none."""
         acting_for, _, rest = message.partition(b"\0")
@@ -187,7 +211,7 @@ class Sasl:
             return self._refused(ctx, "Authentication failed: this is not who it was, or not by the same mechanism")
         if not connection.closed:
             login.done, login.principal, login.before = True, principal, None
-            login.by_token = exchange is not None and exchange.by_token
+            login.by_token = isinstance(exchange, ScramExchange) and exchange.by_token
             login.ends = seconds < math.inf
             self._begin(connection, login, principal, find)
             login.exchange = None

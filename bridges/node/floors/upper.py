@@ -223,6 +223,7 @@ def _tell_configuration(plan: Plan, addresses: Mapping[str, Address]) -> None:
             addresses,
             plan.listening.advertised(addresses),
             plan.authenticator.takes_oauth,
+            settings.auth_options.kerberos,
         )
         values = kind.node_configuration(facts)
         if twice := sorted(config.keys() & values.keys()):

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from anabranch_kit.net.address import Address
 from bridges.auth.authenticator import AuthOptions
+from bridges.auth.kerberos import KerberosOptions
 from bridges.auth.oauth import OAuthOptions
 from bridges.backends import OURS, BackendError, spoken
 from bridges.catalog.config_types import InvalidConfig
@@ -165,6 +166,9 @@ class Settings(Section):
                 auth.oauth_refresh_ms // 1000,
             )
             if auth.oauth_keys
+            else None,
+            kerberos=KerberosOptions(auth.kerberos_keytab, auth.kerberos_principal, auth.kerberos_rules)
+            if auth.kerberos_keytab
             else None,
         )
 

@@ -6,6 +6,7 @@ import re
 from typing import ClassVar, Literal
 
 from anabranch_kit.net.address import Address
+from bridges.auth.kerberos import LocalNames
 from bridges.node.settings.setting import DatabaseUrl, Duration, Section, Size, SizeOrNone, setting
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
@@ -35,6 +36,12 @@ def _super_users(value: object) -> object:
         kind, _, rest = name.strip().partition(":")
         if name.strip() and (kind != "User" or rest in ("", "*") or ",User:" in rest):
             raise ValueError(f"{name.strip()!r} is nobody: users are named as User:admin;User:CN=admin,O=flights")
+    return value
+
+
+def _kerberos_rules(value: object) -> object:
+    if isinstance(value, str):
+        LocalNames.parse(value)
     return value
 
 
@@ -386,6 +393,21 @@ class AuthSettings(Section):
         "", description="Audience (aud) that an OAuth token must name. Empty: any audience is accepted."
     )
     oauth_claim: str = setting("sub", description="Claim of an OAuth token that holds the user's name.")
+    kerberos_keytab: str = setting(
+        "",
+        description="Keytab with the keys of the node's service principal, such as kafka/HOST@REALM. Kafka clients "
+        "may then log in with tickets of its realm (GSSAPI). Empty: tickets are refused.",
+    )
+    kerberos_principal: str = setting(
+        "", description="Only principal of the keytab whose tickets are accepted. Empty: any principal of the keytab."
+    )
+    kerberos_rules: str = setting(
+        "DEFAULT",
+        read=_kerberos_rules,
+        description="Rules by which principals get local names, as in Kafka's "
+        "sasl.kerberos.principal.to.local.rules, separated by commas. The first that applies decides. DEFAULT: the "
+        "first part of principals of the default realm.",
+    )
     rules: Literal["off", "deny", "allow"] = setting(
         "off",
         description="How access rules apply. off: every user may do everything. deny: users may do only what a rule "
