@@ -428,6 +428,36 @@ def test_a_classic_group_is_upgraded_and_goes_back(lab: ConsumerLab, owned: bool
     assert set(lab.directory.classic[GROUP].members) == {old.member_id}
 
 
+@pytest.mark.parametrize("version", ["skips the assignment", "older"])
+def test_a_static_member_that_comes_back_as_a_classic_one_causes_no_rebalance(lab: ConsumerLab, version: str) -> None:
+    mixed = Mixed(lab, owned=False)
+    old = mixed.join()
+    mixed.sync(old, {old.member_id: assignment({"t": [0, 1]})})
+    new = Reader(lab, "new", frozenset({"t"}), instance_id="i")
+    new.beat()
+    assert code_of(mixed.heartbeat, old) == ErrorCode.REBALANCE_IN_PROGRESS
+    again = mixed.join(old.member_id, [])
+    keeps = mixed.sync(again)
+    new.beat()
+    assert (lab.state, count_of(new.owned)) == ("Stable", 2)
+    lab.beat("new", -2, instance_id="i")
+    back = mixed.join(instance_id="i", can_skip_assignment=version != "older")
+    group = lab.directory.classic[GROUP]
+    if version == "older":
+        # Named leader, it would assign anew; without a leader nobody would notice new partitions.
+        assert (back.error, group.state.name) == (ErrorCode.REBALANCE_IN_PROGRESS, "PREPARING_REBALANCE")
+        return
+    assert (back.error, back.generation, group.state.name) == (ErrorCode.NONE, again.generation, "STABLE")
+    assert (back.leader, back.skip_assignment, len(back.members)) == (back.member_id, True, 2)
+    has = mixed.sync(back)
+    assert isinstance(has, list)
+    assert isinstance(keeps, list)
+    assert sorted(has + keeps) == [0, 1, 2, 3]
+    assert code_of(mixed.heartbeat, again) == ErrorCode.NONE
+    lab.start()  # stored with its leader
+    assert (lab.directory.classic[GROUP].leader, code_of(mixed.heartbeat, again)) == (back.member_id, ErrorCode.NONE)
+
+
 def test_the_last_of_the_new_protocol_is_answered_when_the_classic_group_is_stored(lab: ConsumerLab) -> None:
     mixed = Mixed(lab, owned=False)
     old = mixed.join()

@@ -266,6 +266,20 @@ class Coordinator:
         self._prepare_rebalance(now_ms, group)
         self._answers.deliver()
 
+    def take_stable(self, now_ms: int, group: Group, member_id: str, reply: JoinCallback) -> None:
+        """Take over a group that was one of KIP-848 until a static member came back with the classic protocol.
+
+        Nothing changes for the other members, so none has to rejoin. The member that came back is the leader, which
+        watches the topics: to the others the KIP-848 group had another one.
+        """
+        self._directory.become_classic(group)
+        member, group.leader = group.members[member_id], member_id
+        self._answers.park_join(group, member, reply)
+        for one in group.members.values():
+            self._renew_session(now_ms, group, one)
+        done = partial(self._static_saved, group, member, member_id, True, member_id)
+        self._journal.save(group.group_id, snapshot_of(group, {}), done)
+
     def resign(self) -> None:
         """Answer every parked request with NOT_COORDINATOR, because this node is going away."""
         for group in self.groups.values():

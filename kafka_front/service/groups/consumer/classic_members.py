@@ -138,7 +138,13 @@ class ClassicMembers:
         request = replace(request, member_id=new_id)
         classic = ClassicPart(request.session_timeout_ms, request.protocols)
         member = self._consumers.classic_joins(now_ms, group, request, topics, classic, may_be_new=is_new)
-        if self._consumers.goes_back(now_ms, group):
+        if self._consumers.may_go_back(group):
+            # The replacement of the last member of the new protocol has its partitions already.
+            self._consumers.reconcile(now_ms, group, member, owned)
+            # Older clients that are named leader would assign anew.
+            if request.can_skip_assignment and self._consumers.goes_back_stable(now_ms, group, new_id, reply):
+                return
+            self._consumers.goes_back(now_ms, group)
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "it is a classic group now")
         self._consumers.when_assigned(
             now_ms,

@@ -19,7 +19,7 @@ from anabranch_kit.run.barrier import Barrier
 from kafka_front.group_config import Configured, nothing_configured
 from kafka_front.service.groups.admission import describe_full, rebalance_timeout, said_bytes
 from kafka_front.service.groups.classic.coordinator import Coordinator
-from kafka_front.service.groups.classic.group import bytes_of, describe_taken_over
+from kafka_front.service.groups.classic.group import Group, JoinCallback, bytes_of, describe_taken_over
 from kafka_front.service.groups.classic.requests import JoinRequest
 from kafka_front.service.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember, Targets
 from kafka_front.service.groups.consumer.group import (
@@ -472,18 +472,21 @@ class ConsumerCoordinator:
 
     def _downgrade(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> None:
         """Turn a group into a classic one: no member speaks the new protocol any more."""
+
+        def stored(error: int) -> None:
+            then(error)
+            self._answers.deliver()  # the leaving member waits, and no later request may reach this coordinator
+
+        self._classic.take(now_ms, self._downgraded(now_ms, group), stored)
+
+    def _downgraded(self, now_ms: int, group: ConsumerGroup) -> Group:
         for member in group.members.values():
             self._drop_timers(group, member)
         for one in self._waiting.pop(group.group_id, {}).values():
             one.fail(ErrorCode.REBALANCE_IN_PROGRESS)
         generation, names = group.epoch, self.names(group)
         self._read(group, {})
-
-        def stored(error: int) -> None:
-            then(error)
-            self._answers.deliver()  # the leaving member waits, and no later request may reach this coordinator
-
-        self._classic.take(now_ms, downgraded(group, now_ms, generation, names), stored)
+        return downgraded(group, now_ms, generation, names)
 
     def _remove(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Remove a member; other members get its partitions with their next requests."""
@@ -564,11 +567,24 @@ class ConsumerCoordinator:
     def goes_back(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> bool:
         """Turn a group into a classic one if no member speaks the new protocol any more and the settings allow it.
         Return whether it was turned."""
-        if self._settings.consumer_migration_policy not in ("bidirectional", "downgrade"):
-            return False
-        if not group.members or group.classic_count < len(group.members):
+        if not self.may_go_back(group):
             return False
         self._downgrade(now_ms, group, then)
+        return True
+
+    def may_go_back(self, group: ConsumerGroup) -> bool:
+        """Return whether no member speaks the new protocol any more, and the settings allow a classic group."""
+        if self._settings.consumer_migration_policy not in ("bidirectional", "downgrade"):
+            return False
+        return 0 < len(group.members) == group.classic_count
+
+    def goes_back_stable(self, now_ms: int, group: ConsumerGroup, member_id: str, reply: JoinCallback) -> bool:
+        """Turn a group into a classic one without a rebalance if all members have their targets; then the member that
+        joined is answered. Return whether it was turned."""
+        self._refresh(group)
+        if any(one.state is not MemberState.STABLE or one.epoch != group.epoch for one in group.members.values()):
+            return False
+        self._classic.take_stable(now_ms, self._downgraded(now_ms, group), member_id, reply)
         return True
 
     def make_way(self, group_id: str) -> None:
