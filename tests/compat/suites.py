@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import subprocess
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 from xml.etree import ElementTree
 
 from benchmarks.tools import TOOLS
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Exit with the code of ``main``. SIGTERM raises SystemExit in it, so that what it has started ends with it."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    sys.exit(main())
 
 
 class SetUpFailed(Exception):

@@ -118,6 +118,7 @@ async def test_what_cannot_be_is_refused_user_by_user(tmp_path: Path) -> None:
         ("other", E.UNSUPPORTED_SASL_MECHANISM, [], [of("other", 3)]),
         ("unknown", E.UNSUPPORTED_SASL_MECHANISM, [Deletion("unknown", 0)], []),
         ("twice", E.DUPLICATE_RESOURCE, [], [of("twice"), of("twice")]),
+        ("", E.UNACCEPTABLE_CREDENTIAL, [Deletion("", 1)], [of("")]),
         ("alice", E.DUPLICATE_RESOURCE, [Deletion("alice", 1)], [of("alice")]),
         ("bob", E.UNACCEPTABLE_CREDENTIAL, [Deletion("bob", 2)], [of("bob", iterations=1)]),
         ("nobody", E.RESOURCE_NOT_FOUND, [Deletion("nobody", 1)], []),

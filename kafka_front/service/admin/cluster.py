@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _BROKERS = 1
 _CONTROLLERS = 2
-_METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC = "__cluster_metadata"
 _MAX_PAGE = 2000
 """Most partitions in one page of DescribeTopicPartitions, whatever the client allows (KIP-966)."""
 
@@ -323,7 +323,7 @@ class Cluster:
         """Answer DescribeQuorum (KIP-595): this node is the only voter, and its database is the metadata log."""
         first = request.topics[:2]
         asked = [(topic.topic_name, [p.partition_index for p in topic.partitions[:2]]) for topic in first]
-        known = asked == [(_METADATA_TOPIC, [0])]
+        known = asked == [(METADATA_TOPIC, [0])]
         response = m.DescribeQuorumResponse(error_message="")
         turns = Turns()
         for topic in request.topics:
@@ -342,7 +342,7 @@ class Cluster:
         row = m.DescribeQuorumResponse.PartitionData(partition_index=partition, error_message="")
         if not known:
             row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            row.error_message = f"the quorum is that of partition 0 of {_METADATA_TOPIC}"
+            row.error_message = f"the quorum is that of partition 0 of {METADATA_TOPIC}"
             return row
         end, now = self._service.node.db.commits, now_ms()
         row.leader_id, row.high_watermark = self._service.node_id, end

@@ -11,6 +11,7 @@ from bridges.catalog.topics import config as topic_config
 from bridges.catalog.topics.topic import Topic
 from bridges.errors import LogError, OffsetOutOfRange
 from kafka_front.dispatch import Registry
+from kafka_front.service.admin.cluster import METADATA_TOPIC
 from kafka_front.service.log_errors import code_of, failure_of
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import ApiKey
@@ -80,6 +81,9 @@ class Topics:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, f"a request may ask for {self._at_once} partitions in all")
             if twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} occurs twice in the request")
+            if wanted.name == METADATA_TOPIC:
+                # A broker's words and code, which differ from those for its other internal topics.
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {wanted.name} is prohibited.")
             partitions = self._partitions_of(wanted)
             config = _config_of(wanted)
             if validate_only:

@@ -57,14 +57,24 @@ class _Changes:
 
     def __init__(self) -> None:
         self.refused: dict[str, _Refused] = {}
-        self._wanted: dict[str, dict[int, _Deletion | _Upsertion]] = {}
+        # New keys by mechanism, None to delete them.
+        self._wanted: dict[str, dict[str, ScramKeys | None]] = {}
 
     def want(self, one: _Deletion | _Upsertion) -> None:
-        """Add one change of the request."""
+        """Add one change of the request. As at a broker, the first that is invalid says why the user is refused, and a
+        repeated one is refused only if it is valid."""
         wanted = self._wanted.setdefault(one.name, {})
-        if one.mechanism in wanted:
-            self.refused[one.name] = _Refused(ErrorCode.DUPLICATE_RESOURCE, "a mechanism occurs twice for the user")
-        wanted[one.mechanism] = one
+        if one.name in self.refused:
+            return
+        try:
+            mechanism = _mechanism(one)
+            keys = _keys(mechanism, one) if isinstance(one, _Upsertion) else None
+            if mechanism in wanted:
+                raise _Refused(ErrorCode.DUPLICATE_RESOURCE, "a mechanism occurs twice for the user")
+        except _Refused as refused:
+            self.refused[one.name] = refused
+        else:
+            wanted[mechanism] = keys
 
     @property
     def names(self) -> list[str]:
@@ -87,21 +97,24 @@ class _Changes:
                     users[name] = changed
 
 
-def _changed(name: str, user: User | None, wanted: Mapping[int, _Deletion | _Upsertion]) -> User | None:
-    """Return a user after the changes; None if nothing of it is left. Raises _Refused."""
+def _mechanism(one: _Deletion | _Upsertion) -> str:
+    """Return the mechanism of a change of a possible user. Raises _Refused."""
     try:
-        check_name(name)
+        check_name(one.name)
     except UsersError as error:
-        raise _Refused(
-            ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error) if name else "Username must not be empty"
-        ) from None
+        text = str(error) if one.name else "Username must not be empty"
+        raise _Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text) from None
+    if one.mechanism not in _BY_NUMBER:
+        raise _Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    return _BY_NUMBER[one.mechanism]
+
+
+def _changed(name: str, user: User | None, wanted: Mapping[str, ScramKeys | None]) -> User | None:
+    """Return a user after the changes; None if nothing of it is left. Raises _Refused."""
     keys = {} if user is None else dict(user.scram)
-    for number, one in wanted.items():
-        mechanism = _BY_NUMBER.get(number)
-        if mechanism is None:
-            raise _Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-        if isinstance(one, _Upsertion):
-            keys[mechanism] = _keys(mechanism, one)
+    for mechanism, given in wanted.items():
+        if given is not None:
+            keys[mechanism] = given
         elif keys.pop(mechanism, None) is None:
             raise _Refused(ErrorCode.RESOURCE_NOT_FOUND, f"there are no credentials of {name!r} for {mechanism}")
     if user is None:

@@ -22,7 +22,7 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.kafka_broker import KafkaBroker  # noqa: E402
-from tests.compat.suites import Distribution, judge, run_pytest, show  # noqa: E402
+from tests.compat.suites import Distribution, judge, run, run_pytest, show  # noqa: E402
 from tests.node_process import NodeProcess  # noqa: E402
 
 CLIENT = Distribution(
@@ -94,4 +94,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -36,7 +36,7 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.compat.kafka_tests.broker_settings import settings_for  # noqa: E402
-from tests.compat.suites import read_list  # noqa: E402
+from tests.compat.suites import read_list, run  # noqa: E402
 from tests.drivers import java  # noqa: E402
 from tests.node_process import NodeProcess  # noqa: E402
 
@@ -77,9 +77,7 @@ class NodeRequests(socketserver.StreamRequestHandler):
 
 
 class NodeServer(socketserver.ThreadingTCPServer):
-    """Starts nodes for tests, which ask for them on a port of loopback."""
-
-    daemon_threads = True
+    """Starts nodes for tests, which ask for them on a port of loopback. Its end waits for the nodes'."""
 
 
 def outcomes(report: Path) -> dict[str, tuple[str, str]]:
@@ -100,9 +98,14 @@ def outcomes(report: Path) -> dict[str, tuple[str, str]]:
 
 
 def run_class(
-    name: str, launcher: Sequence[str], port: int, logs: Path, methods: Sequence[str]
+    name: str,
+    launcher: Sequence[str],
+    port: int,
+    logs: Path,
+    methods: Sequence[str],
+    running: set[subprocess.Popen[bytes]],
 ) -> dict[str, tuple[str, str]]:
-    """Run one class in a JVM of its own."""
+    """Run one class in a JVM of its own, which is in ``running`` meanwhile."""
     selected = [f"--select-method={name}#{method}" for method in methods] or [f"--select-class={name}"]
     options = [
         "-Xmx1g",
@@ -122,17 +125,15 @@ def run_class(
     place = launcher.index("-cp")
     command = [*launcher[:place], *options, *launcher[place:], *console]
     with (logs / f"{name}.log").open("wb") as output:
+        jvm = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        running.add(jvm)
         try:
-            subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=CLASS_SECONDS,
-                check=False,
-            )
+            jvm.wait(CLASS_SECONDS)
         except subprocess.TimeoutExpired:
             print(f"{name} was ended after {CLASS_SECONDS:.0f} s")
+            jvm.kill()
+            jvm.wait()
+        running.remove(jvm)
     return outcomes(report) if report.exists() else {}
 
 
@@ -181,15 +182,29 @@ def main() -> int:
     classes = args.only.split(",") if args.only else list(dict.fromkeys(name.partition("#")[0] for name in expected))
     launcher = PROGRAM.command()
     found: dict[str, tuple[str, str]] = {}
+    running: set[subprocess.Popen[bytes]] = set()
     with NodeServer(("127.0.0.1", 0), NodeRequests) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            run = partial(run_class, launcher=launcher, port=server.server_address[1], logs=logs, methods=args.test)
+            run_one = partial(
+                run_class,
+                launcher=launcher,
+                port=server.server_address[1],
+                logs=logs,
+                methods=args.test,
+                running=running,
+            )
             with ThreadPoolExecutor(args.jobs) as pool:
-                for ran in pool.map(run, classes):
-                    for test, (state, detail) in sorted(ran.items()):
-                        print(f"{state:8} {test}  {detail}", flush=True)
-                    found |= ran
+                try:
+                    for ran in pool.map(run_one, classes):
+                        for test, (state, detail) in sorted(ran.items()):
+                            print(f"{state:8} {test}  {detail}", flush=True)
+                        found |= ran
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for jvm in list(running):
+                        jvm.kill()
+                    raise
         finally:
             server.shutdown()
     logs.with_suffix(".md").write_text(table(found))
@@ -200,4 +215,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -35,7 +35,7 @@ from benchmarks.kafka_broker import kafka_cluster  # noqa: E402
 from benchmarks.kafka_tools import install_distribution  # noqa: E402
 from benchmarks.librdkafka import VERSION, install  # noqa: E402
 from tests.certificates import Authority  # noqa: E402
-from tests.compat.suites import read_list  # noqa: E402
+from tests.compat.suites import read_list, run  # noqa: E402
 from tests.node_process import NodeProcess  # noqa: E402
 
 ALLOWLIST = HERE / "allowlist.txt"
@@ -336,4 +336,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

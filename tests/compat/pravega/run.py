@@ -23,7 +23,7 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.pravega_standalone import PravegaStandalone  # noqa: E402
-from tests.compat.suites import run_pytest, show  # noqa: E402
+from tests.compat.suites import run, run_pytest, show  # noqa: E402
 
 TESTS = tuple(f"tests/pravega_front/test_{name}.py" for name in ("wheel", "java", "samples"))
 SECONDS_PER_TEST = 300
@@ -64,4 +64,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.compat.suites import Distribution, judge, run_pytest, show  # noqa: E402
+from tests.compat.suites import Distribution, judge, run, run_pytest, show  # noqa: E402
 from tests.node_process import ANY, NodeProcess  # noqa: E402
 
 SDK = Distribution(
@@ -70,4 +70,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)
