@@ -191,14 +191,16 @@ class Kerberos:
 class KerberosExchange:
     """The server's side of one login: :meth:`step` until there is a ``principal``."""
 
-    __slots__ = ("_context", "_established", "_kerberos", "principal", "seconds")
+    __slots__ = ("_context", "_kerberos", "_offered", "principal", "seconds")
 
     def __init__(self, kerberos: Kerberos, credentials: gssapi.Credentials | None) -> None:
         import gssapi
 
         self._kerberos = kerberos
         self._context = gssapi.SecurityContext(creds=credentials, usage="accept")
-        self._established = False
+        # Otherwise the library gives an error for the client in the place of an answer, and raises it at a later call.
+        self._context.__DEFER_STEP_ERRORS__ = False
+        self._offered = False
         self.principal: Principal | None = None
         self.seconds = 0.0
         """How long the ticket is valid, when there is a principal."""
@@ -213,12 +215,14 @@ class KerberosExchange:
         try:
             if not self._context.complete:
                 answer = self._context.step(message)
-                # Without mutual authentication there is nothing to answer, and the layers are offered at once.
-                return bytes(answer) if answer or not self._context.complete else self._offer()
-            if not self._established:
-                if message:
-                    raise KerberosError("an empty message was expected after the ticket (RFC 4752)")
-                return self._offer()
+                if answer or not self._context.complete:
+                    return bytes(answer or b"")
+                # Without mutual authentication (Java) there is nothing to answer: the layers are offered at once.
+            elif message and not self._offered:
+                raise KerberosError("an empty message was expected after the ticket (RFC 4752)")
+            if not self._offered:
+                self._offered = True
+                return bytes(self._context.wrap(bytes((_NO_LAYER, 0, 0, 0)), False).message)
             self._finish(bytes(self._context.unwrap(message).message))
         except gssapi.exceptions.GSSError as error:
             code = _code(error)
@@ -227,10 +231,6 @@ class KerberosExchange:
                 raise AuthenticationBusy("the ticket looks like one that was shown before") from None
             raise KerberosError(_REASONS.get(code) or f"Kerberos says: {_words(error)}") from None
         return b""
-
-    def _offer(self) -> bytes:
-        self._established = True
-        return bytes(self._context.wrap(bytes((_NO_LAYER, 0, 0, 0)), False).message)
 
     def _finish(self, chosen: bytes) -> None:
         if len(chosen) < _CHOICE_BYTES or chosen[0] != _NO_LAYER:
