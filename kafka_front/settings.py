@@ -160,13 +160,6 @@ class KafkaSettings(Section):
         ge=0,
         description="Maximum number of incremental fetch sessions. 0: every fetch names all its partitions.",
     )
-    fetch_session_partitions: int = setting(
-        500_000,
-        ge=10,
-        description="Maximum number of partitions in all incremental fetch sessions together; a single session may "
-        "hold a tenth of it. The same two limits apply to share sessions, counted separately. 500,000 "
-        "partitions take up to 300 MB.",
-    )
     client_metrics_url: CollectorUrl = setting(
         "",
         description="URL of an OpenTelemetry collector to which the node sends the metrics that subscriptions "
@@ -175,12 +168,8 @@ class KafkaSettings(Section):
     )
     delegation_token_max_lifetime_ms: ClassVar[int] = 604_800_000
     """Time after which a delegation token ends, however often it is renewed (delegation.token.max.lifetime.ms)."""
-    delegation_token_expiry_ms: Duration = setting(
-        86_400_000,
-        ge=1,
-        description="Time after which a delegation token expires unless it is renewed "
-        "(delegation.token.expiry.time.ms).",
-    )
+    delegation_token_expiry_ms: ClassVar[int] = 86_400_000
+    """Time after which a delegation token expires unless it is renewed (delegation.token.expiry.time.ms)."""
     transaction_max_timeout_ms: Duration = setting(
         900_000, ge=1, description="Longest transaction timeout that a Kafka producer may request."
     )
@@ -202,6 +191,9 @@ class KafkaSettings(Section):
     )
     group: KafkaGroupSettings = KafkaGroupSettings()
 
+    fetch_session_partitions: ClassVar[int] = 500_000
+    """Most partitions in all incremental fetch sessions together, and in all share sessions; a single session has a
+    tenth of that at most. They take up to 300 MB."""
     fetch_max_bytes: ClassVar[Size] = 16 * 1024**2
     """Most bytes in the answer of one fetch."""
     fetch_max_wait_ms: ClassVar[Duration] = 300_000

@@ -54,14 +54,9 @@ class KerberosError(Exception):
 
 
 class KerberosOptions(Struct, frozen=True):
-    """Settings of Kerberos.
-
-    ``principal``: the only one of ``keytab`` whose tickets are accepted; empty: any. ``rules``: as :class:`LocalNames`
-    reads them.
-    """
+    """Settings of Kerberos. ``rules``: as :class:`LocalNames` reads them."""
 
     keytab: str
-    principal: str = ""
     rules: str = "DEFAULT"
 
 
@@ -162,11 +157,10 @@ class Kerberos:
             ) from None
         options, mechanism = self._options, gssapi.MechType.kerberos
         try:
-            kind = gssapi.NameType.kerberos_principal
-            name = gssapi.Name(options.principal, kind) if options.principal else None
-            # The keytab is read again for each login, so that it may get new keys meanwhile.
+            # Tickets for any principal of the keytab: clients may use several names of the node. The library reads the
+            # keytab again for each login, so it may get new keys meanwhile.
             store = {"keytab": options.keytab}
-            self._credentials = gssapi.Credentials(name=name, mechs=[mechanism], usage="accept", store=store)
+            self._credentials = gssapi.Credentials(mechs=[mechanism], usage="accept", store=store)
             self._realm = str(gssapi.Name("x", gssapi.NameType.user).canonicalize(mechanism)).rpartition("@")[2]
         except gssapi.exceptions.GSSError as error:
             raise KeysError(f"auth.kerberos_keytab: {options.keytab}: {_words(error)}") from None

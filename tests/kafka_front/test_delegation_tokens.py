@@ -205,10 +205,10 @@ async def test_tokens_hold_after_a_restart_and_end_with_their_owner(tmp_path: Pa
             assert (await log_in_with(another, token)).error_code == E.SASL_AUTHENTICATION_FAILED
 
 
-async def test_an_expired_token_is_removed(tmp_path: Path) -> None:
+async def test_an_expired_token_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "data" / "users.json", **USERS)
-    short = {**SETTINGS, "kafka.delegation_token_expiry_ms": "1ms"}
-    async with serving(tmp_path, short) as node, People(node) as people:
+    monkeypatch.setattr(KafkaSettings, "delegation_token_expiry_ms", 1)
+    async with serving(tmp_path, SETTINGS) as node, People(node) as people:
         token = await create(people["alice"])
         deadline = time.monotonic() + SECONDS
         while await seen(people["alice"]):

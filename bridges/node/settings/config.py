@@ -167,9 +167,7 @@ class Settings(Section):
             )
             if auth.oauth_keys
             else None,
-            kerberos=KerberosOptions(auth.kerberos_keytab, auth.kerberos_principal, auth.kerberos_rules)
-            if auth.kerberos_keytab
-            else None,
+            kerberos=KerberosOptions(auth.kerberos_keytab, auth.kerberos_rules) if auth.kerberos_keytab else None,
         )
 
     @property

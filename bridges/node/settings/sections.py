@@ -395,11 +395,8 @@ class AuthSettings(Section):
     oauth_claim: str = setting("sub", description="Claim of an OAuth token that holds the user's name.")
     kerberos_keytab: str = setting(
         "",
-        description="Keytab with the keys of the node's service principal, such as kafka/HOST@REALM. Kafka clients "
+        description="Keytab with the keys of the node's service principals, such as kafka/HOST@REALM. Kafka clients "
         "may then log in with tickets of its realm (GSSAPI). Empty: tickets are refused.",
-    )
-    kerberos_principal: str = setting(
-        "", description="Only principal of the keytab whose tickets are accepted. Empty: any principal of the keytab."
     )
     kerberos_rules: str = setting(
         "DEFAULT",

@@ -26,6 +26,7 @@ from kafka_front.service.groups.admission import MOST_TOPICS
 from kafka_front.service.groups.share import tables
 from kafka_front.service.groups.share.service import LivePartition, ShareService
 from kafka_front.service.groups.share.sessions import Place, ShareSession, ShareSessions
+from kafka_front.settings import KafkaSettings
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from tests.kafka_front.groups.wire_client import WireClient
@@ -511,8 +512,11 @@ async def test_partitions_that_are_not_there_are_told_of_once_and_not_kept(tmp_p
         assert (await member.fetch()).responses == []
 
 
-async def test_share_sessions_remember_no_more_partitions_than_they_may(tmp_path: Path) -> None:
-    async with lab(tmp_path, {"kafka.fetch_session_partitions": "30"}) as made:
+async def test_share_sessions_remember_no_more_partitions_than_they_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KafkaSettings, "fetch_session_partitions", 30)
+    async with lab(tmp_path) as made:
         await made.node.catalog.add_partitions("t", 40)
         sessions = share_of(made).sessions
         for number in range(9):

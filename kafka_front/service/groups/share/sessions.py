@@ -106,7 +106,8 @@ class ShareSessions:
             self.close(session)
             raise KafkaError(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-                f"share sessions remember kafka.fetch_session_partitions ({self._most}), one of them a tenth of that",
+                f"all share sessions together have {self._most} partitions at most, and one a tenth of that: subscribe "
+                "to fewer topics",
             )
         session.partitions[place] = None
         self._readers[(session.group_id, *place)] += 1
