@@ -247,7 +247,7 @@ class KerberosExchange:
 
 
 def _code(error: gssapi.exceptions.GSSError) -> int:
-    return (error.min_code - _KERBEROS_ERRORS) & 0xFFFFFFFF
+    return int(error.min_code - _KERBEROS_ERRORS) & 0xFFFFFFFF
 
 
 def _words(error: gssapi.exceptions.GSSError) -> str:
