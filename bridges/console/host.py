@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bridges.console.history.sampling import Recorder
     from bridges.console.problems.rules import Problem
     from bridges.console.problems.watch import Watch
+    from bridges.console.topics.emptying import TopicTrims
     from bridges.console.topics.sizes import TopicSizes
     from bridges.life import Life
     from bridges.log.compaction.cleaner import Cleaner
@@ -78,6 +79,7 @@ class Host(Struct):
     group_states: GroupStates
     group_members: GroupMembers
     topic_sizes: TopicSizes
+    topic_trims: TopicTrims
     clients: Clients
     """The clients of this node."""
     clients_everywhere: ClientsEverywhere

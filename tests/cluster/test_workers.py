@@ -428,7 +428,7 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
         (group,) = console(node, worker, "/api/groups/readers")
         assert (group["lag"], group["unknown_lags"]) == (lag, 0)
     for worker, to in enumerate(("earliest", "latest")):
-        (answer,) = console(node, worker, "/api/groups/readers/reset", {"topic": TOPIC, "to": to})
+        (answer,) = console(node, worker, "/api/groups/readers/reset", {"topics": [TOPIC], "to": to})
         assert [row["before"] for row in answer["positions"]] == [1 - worker] * PARTITIONS
         (group,) = console(node, 1 - worker, "/api/groups/readers")
         assert group["lag"] == (0 if worker else lag + PARTITIONS)
@@ -445,7 +445,7 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
         consumer.poll(0.1)
     for worker in range(2):
         with pytest.raises(HTTPError) as refused:
-            console(node, worker, "/api/groups/readers/reset", {"topic": TOPIC, "to": "latest"})
+            console(node, worker, "/api/groups/readers/reset", {"topics": [TOPIC], "to": "latest"})
         assert refused.value.code == 409
         (group,) = console(node, worker, "/api/groups/readers")
         assert len(group["members"]) == 1

@@ -26,17 +26,20 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.console")
 
 _TOLD = 1_000
+_NAMED = 10
+"""Most topics in the line of the log."""
 _Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Reset(Struct, frozen=True, kw_only=True):
-    """New positions of a group in ``partitions`` of a topic (default: all).
+    """New positions of a group in ``topics`` (default: all in which it has positions), in ``partitions`` (default:
+    all).
 
     ``to``: to ``offset``, clamped to the existing records, or to the first record that is not older than ``time_ms``,
     else to the end. ``dry_run``: only show.
     """
 
-    topic: str
+    topics: list[str] | None = None
     partitions: list[int] | None = None
     to: Literal["earliest", "latest", "offset", "time"]
     offset: _Offset | None = None
@@ -57,43 +60,54 @@ class ResetHandlers(Handlers):
         """Set the positions of a group, or show the result.
 
         The answer has the positions before and after, of the first :data:`_TOLD` ``partitions``. 409 while the group
-        has members, and if a member commits meanwhile.
+        has members, and if a member commits meanwhile. Positions are set topic by topic: in each in all partitions, or
+        in none.
         """
-        group, topic, space, dry = request.match_info["group"], body.topic, body.space, body.dry_run
-        self._access.require_group(request, Operation.DESCRIBE if dry else Operation.READ, group)
-        self._access.require_topic(request, Operation.DESCRIBE if dry else Operation.READ, topic)
-        name = (space, group)
-        logs = self._logs(topic, body.partitions)
-        state = await self._node.group_states.find(name)
+        group, space, dry = request.match_info["group"], body.space, body.dry_run
+        operation = Operation.DESCRIBE if dry else Operation.READ
+        self._access.require_group(request, operation, group)
+        state = await self._node.group_states.find((space, group))
+        topics = body.topics
+        if topics is None:
+            known = self._node.catalog.topics  # a group may have positions in deleted topics
+            topics = sorted({topic for topic, _ in state.positions if topic in known})
+        for topic in topics:
+            self._access.require_topic(request, operation, topic)
+        logs = [log for topic in dict.fromkeys(topics) for log in self._logs(topic, body.partitions)]
         if not state.is_known:
             raise RequestError(f"there is no group {group!r}", 404)
         if state.members:
             raise RequestError(f"{occupied(group, state.views)}: positions are set while nobody reads", 409)
         await gathered(log.refresh() for log in logs)
-        before = {log: state.positions.get((topic, log.partition)) for log in logs}
+        before = {log: state.positions.get((log.topic, log.partition)) for log in logs}
         targets = {log: await self._target(log, body) async for log in in_turns(logs)}
         if not dry:
-            await self._commit(name, topic, before, targets)
+            await self._commit((space, group), before, targets)
             _log.warning(
                 "positions of a group were set by an operator",
                 group=group,
-                topic=topic,
+                topics=topics[:_NAMED],
                 partitions=len(logs),
                 to=body.to,
                 user=str(principal_of(request)),
             )
         told = (_row(log, before[log], target) for log, target in islice(targets.items(), _TOLD))
-        head = {"group": group, "space": space, "topic": topic, "dry_run": dry, "partitions": len(targets)}
+        head = {"group": group, "space": space, "dry_run": dry, "partitions": len(targets)}
         return await rows.answer(request, "positions", told, head=head)
 
     async def _commit(
-        self, name: GroupName, topic: str, before: dict[ReadableLog, Committed | None], targets: dict[ReadableLog, int]
+        self, name: GroupName, before: dict[ReadableLog, Committed | None], targets: dict[ReadableLog, int]
     ) -> None:
-        told = [(log.partition, None if known is None else known.offset, targets[log]) for log, known in before.items()]
-        wanted = NewPositions(*name, topic, told, now_ms())
-        refusal = await self._node.group_states.set_positions(wanted)
-        if refusal.reason:
-            raise RequestError(refusal.reason, 409)
+        wanted: dict[str, list[tuple[int, int | None, int]]] = {}
+        for log, known in before.items():
+            row = (log.partition, None if known is None else known.offset, targets[log])
+            wanted.setdefault(log.topic, []).append(row)
+        at_ms = now_ms()
+        for number, (topic, some) in enumerate(wanted.items()):
+            refusal = await self._node.group_states.set_positions(NewPositions(*name, topic, some, at_ms))
+            if refusal.reason:
+                earlier = f" (in topic {topic}; positions in {number} topics before it are set)" if number else ""
+                raise RequestError(refusal.reason + earlier, 409)
 
     def _logs(self, topic: str, partitions: list[int] | None) -> list[ReadableLog]:
         known = self._node.catalog.topic(topic)
@@ -121,6 +135,7 @@ class ResetHandlers(Handlers):
 def _row(log: ReadableLog, before: Committed | None, target: int) -> dict[str, object]:
     """Return a row; ``change`` is how many offsets the group moves (negative: back), None if it had no position."""
     return {
+        "topic": log.topic,
         "partition": log.partition,
         "before": None if before is None else before.offset,
         "offset": target,

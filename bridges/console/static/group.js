@@ -85,7 +85,7 @@ function reset(name, space, group, refresh) {
   for (const one of [topic, partitions, offset, time]) one.addEventListener("input", clear);
   function body(dry) {
     const some = partitions.value.trim();
-    return { space, topic: topic.value, to: to.value, dry_run: dry,
+    return { space, topics: [topic.value], to: to.value, dry_run: dry,
       ...(some ? { partitions: some.split(/[\s,]+/).map(Number) } : {}),
       ...(to.value === "offset" ? { offset: Number(offset.value) } : {}),
       ...(to.value === "time" ? { time_ms: moment(time.value) } : {}) };

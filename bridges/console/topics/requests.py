@@ -26,6 +26,7 @@ from bridges.console.paging import WHOLE, ListQuery, Page, SortedQuery
 from bridges.console.topics.sizes import Size, Sizes, in_use
 from bridges.errors import LogError
 from bridges.http import rows
+from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 from bridges.log.damage.skipping import skip
 from bridges.log.partition.partition_log import PartitionLog
@@ -184,6 +185,33 @@ class TopicHandlers(Handlers):
         topic = self._topic(request)
         await self._node.catalog.delete_topic(topic.name)
         return web.json_response({"deleted": topic.name})
+
+    @route("DELETE /api/topics/{topic}/records", "Delete all records that a topic has now", Operation.DELETE)
+    async def empty(self, request: web.Request) -> web.Response:
+        """Delete the records of all partitions, at all nodes. ``deleted``: how many, counted in offsets."""
+        topic = self._topic(request)
+        deleted = await self._node.topic_trims.empty(topic)
+        _log.warning("a topic was emptied", topic=topic.name, deleted=deleted, user=str(principal_of(request)))
+        return web.json_response({"topic": topic.name, "deleted": deleted})
+
+    @route("GET /api/topic-configs", "The keys of topics' configuration, and what each means here")
+    async def configs(self, request: web.Request) -> web.Response:
+        """List all keys, each with the value of a new topic without it (``default``).
+
+        A key without ``effect`` is kept and shown, as tools written for Kafka expect, and changes nothing.
+        """
+        node = self._node
+        found = [
+            {
+                "key": key,
+                "type": one.type.name.lower(),
+                "default": topic_config.resolve(key, {}, node.catalog.node_config, node.static_config).value,
+                "effect": one.honoured,
+                "meaning": one.doc,
+            }
+            for key, one in topic_config.TOPIC_CONFIGS.items()
+        ]
+        return web.json_response({"configs": found})
 
     @route(f"POST {_PARTITION}/skip", "Have readers skip a batch that cannot be read", Operation.DELETE, body=Skip)
     async def skip(self, request: web.Request, body: Skip) -> web.Response:

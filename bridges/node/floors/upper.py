@@ -27,6 +27,7 @@ from bridges.console.history.sampling import Recorder
 from bridges.console.host import Host
 from bridges.console.problems.nodes import serve as serve_problems
 from bridges.console.problems.watch import Watch
+from bridges.console.topics.emptying import TopicTrims
 from bridges.console.topics.sizes import TopicSizes
 from bridges.node import promises
 from bridges.node.floors import lower as floors
@@ -112,6 +113,7 @@ def _show(
         group_states=states,
         group_members=GroupMembers(plan.group_readers, progress, cluster, place.peers),
         topic_sizes=TopicSizes(metadata.catalog, log.logs, cluster, place.peers),
+        topic_trims=TopicTrims(metadata.catalog, log.logs, cluster, place.peers),
         clients=clients,
         clients_everywhere=ClientsEverywhere(clients, cluster, place.peers),
         recorder=Recorder(metrics, plan.stalls, log.logs, progress, states, ground.budget, most),

@@ -144,7 +144,7 @@ async def test_positions_are_shown_before_they_are_set_and_not_while_members_run
     path, committed = "/api/groups/readers/reset", lab.node.progress.committed
 
     async def target(to: str, **more: object) -> int:
-        body = {"topic": "words", "partitions": [0], "to": to, **more}
+        body = {"topics": ["words"], "partitions": [0], "to": to, **more}
         shown = await lab.post(path, {**body, "dry_run": True})
         before = committed(("consumers", "readers"), "words", 0)
         assert before is not None
@@ -162,19 +162,19 @@ async def test_positions_are_shown_before_they_are_set_and_not_while_members_run
     assert await target("offset", offset=70) == 10
     assert await target("time", time_ms=1_004) == 4
     assert await target("time", time_ms=2_000) == 10
-    assert len((await lab.post(path, {"topic": "words", "to": "earliest"}))["positions"]) == 2
+    assert len((await lab.post(path, {"topics": ["words"], "to": "earliest"}))["positions"]) == 2
     for wrong, status in (
-        ({"topic": "words"}, 400),
-        ({"topic": "words", "to": "middle"}, 400),
-        ({"topic": "words", "to": "offset"}, 400),
-        ({"topic": "words", "to": "latest", "partitions": [9]}, 404),
-        ({"topic": "none", "to": "latest"}, 404),
+        ({"topics": ["words"]}, 400),
+        ({"topics": ["words"], "to": "middle"}, 400),
+        ({"topics": ["words"], "to": "offset"}, 400),
+        ({"topics": ["words"], "to": "latest", "partitions": [9]}, 404),
+        ({"topics": ["none"], "to": "latest"}, 404),
     ):
         await lab.post(path, wrong, status)
-    await lab.post("/api/groups/nobody/reset", {"topic": "words", "to": "latest"}, 404)
+    await lab.post("/api/groups/nobody/reset", {"topics": ["words"], "to": "latest"}, 404)
     lab.directory.put("readers", GroupMemberView("m", None, "c", "/1", (("words", 0),)))
-    await lab.post(path, {"topic": "words", "to": "latest"}, 409)
-    await lab.post(path, {"topic": "words", "to": "latest", "dry_run": True}, 409)
+    await lab.post(path, {"topics": ["words"], "to": "latest"}, 409)
+    await lab.post(path, {"topics": ["words"], "to": "latest", "dry_run": True}, 409)
 
 
 async def test_who_commits_between_the_look_and_the_change_is_not_overwritten(
@@ -193,7 +193,7 @@ async def test_who_commits_between_the_look_and_the_change_is_not_overwritten(
         return await before(handlers, log, body)
 
     monkeypatch.setattr(resets.ResetHandlers, "_target", slow)
-    await lab.post("/api/groups/readers/reset", {"topic": "words", "to": "earliest"}, 409)
+    await lab.post("/api/groups/readers/reset", {"topics": ["words"], "to": "earliest"}, 409)
     left = lab.node.progress.committed(("consumers", "readers"), "words", 0)
     assert left is not None
     assert left.offset == 1
