@@ -6,8 +6,9 @@ import json
 
 import click
 
-from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import NodeClient, asks_node, print_json
+from bridges.commands.client import NodeClient, asks_node
+from bridges.commands.common import print_json
+from bridges.commands.failure import EXIT_USAGE, fail
 
 
 @click.command("api")
@@ -21,11 +22,11 @@ def command(method: str, path: str, body: str | None, client: NodeClient) -> Non
     /api/openapi.json describes all requests.
     """
     if not path.startswith("/"):
-        client.fail(f"{path!r} does not begin with a slash", EXIT_USAGE)
+        fail(f"{path!r} does not begin with a slash", EXIT_USAGE)
     sent: object = None
     if body is not None:
         try:
             sent = json.loads(body)
         except ValueError as error:
-            client.fail(f"--body is not JSON: {error}", EXIT_USAGE)
+            fail(f"--body is not JSON: {error}", EXIT_USAGE)
     print_json(client.call(method.upper(), path, sent))

@@ -1,13 +1,7 @@
-"""The command ``anabranch``.
-
-Exit codes: 0 done; 1 the node refused or the operation failed; 2 wrong usage or settings; 3 no node answers at the
-address; 4 the data directory cannot be used, or an address is taken; 5 the node had to stop because of a failure;
-6 its event loop stood still.
-"""
+"""The command ``anabranch``."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from importlib import import_module
@@ -15,21 +9,16 @@ from typing import Any
 
 import click
 
+from bridges.commands.failure import EXIT_USAGE, fail, show_json
 from bridges.entry_points import entry_points
 from bridges.extras import remedy
 from bridges.version import version_line
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_UNREACHABLE = 3
-EXIT_CANNOT_START = 4
-EXIT_NODE_FAILED = 5
-EXIT_STALLED = 6
 
 _COMMANDS = {
     "serve": ("servers.serve", "Run a node."),
     "pd": ("servers.pd", "Run a placement driver as a separate process."),
     "range-server": ("servers.range_server", "Run a range server as a separate process."),
+    "context": ("context", "Keep addresses and logins of nodes by name; choose the one to talk to."),
     "config": ("config", "Show every setting, its value and where it comes from."),
     "topic": ("topics.topic", "List, create, describe, alter and delete topics."),
     "transaction": ("topics.transaction", "List transactions; find and end those without a coordinator."),
@@ -77,21 +66,21 @@ class _Lazy(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         words = [*ctx.args]
         try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
+            try:
+                return super().invoke(ctx)
+            except ImportError as error:
+                if (install := remedy(error)) is None:
+                    raise
+                fail(f"this needs the Python package {error.name}: {install}", EXIT_USAGE)
+        except click.ClickException as error:
             if "--json" not in words:
                 raise
-            click.echo(json.dumps({"error": error.format_message()}), err=True)
-            raise SystemExit(EXIT_USAGE) from None
+            show_json(error)
+            ctx.exit(error.exit_code)
         except BrokenPipeError:
             # Whoever reads the output has enough, as head does: click would make it a failure.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(0) from None
-        except ImportError as error:
-            if (install := remedy(error)) is None:
-                raise
-            click.echo(f"anabranch: this needs the Python package {error.name}: {install}", err=True)
-            raise SystemExit(EXIT_USAGE) from None
+            ctx.exit(0)
 
     @staticmethod
     def _installed(name: str) -> click.Command | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 from msgspec.structs import asdict
 
-from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import fail, json_option, key_values, print_json, print_table, settings_options
+from bridges.commands.common import json_option, key_values, load_settings, print_json, print_table, settings_options
 
 
 @click.command("config")
@@ -18,8 +16,7 @@ from bridges.commands.common import fail, json_option, key_values, print_json, p
 @json_option
 def command(sets: tuple[str, ...], config: Path | None, markdown: bool, as_json: bool) -> None:
     """Show every setting, its value, its default and where the value comes from."""
-    from bridges.node.settings.config import load, schema
-    from bridges.node.settings.sections import SettingsError
+    from bridges.node.settings.config import schema
 
     if markdown:
         click.echo("| setting | kind | default | meaning |\n|---|---|---|---|")
@@ -27,10 +24,7 @@ def command(sets: tuple[str, ...], config: Path | None, markdown: bool, as_json:
             default = f"`{row.default}`" if row.default else ""
             click.echo(f"| `{row.key}` | {row.kind} | {default} | {row.description} |")
         return
-    try:
-        loaded = load(key_values(sets, "--set"), environ=os.environ, file=config)
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+    loaded = load_settings(key_values(sets, "--set"), config)
     for warning in loaded.warnings:
         click.echo(f"anabranch: {warning}", err=True)
     rows = loaded.table()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridges.commands.common import fail, json_option, print_json
+from bridges.commands.common import json_option, print_json
+from bridges.commands.failure import fail
 
 if TYPE_CHECKING:
     from sbp_back.wire.model import StreamInfo
@@ -36,9 +37,9 @@ def command(pd: str, servers: int, check: bool, as_json: bool) -> None:
     try:
         forgotten = asyncio.run(_repair(pd, servers, check))
     except ValueError as error:
-        fail(f"--pd: {error}", as_json=as_json)
+        fail(f"--pd: {error}")
     except SbpError as error:
-        fail(f"the placement driver at {pd}: {error}", as_json=as_json)
+        fail(f"the placement driver at {pd}: {error}")
     streams = [stream.stream_id for stream in forgotten]
     if as_json:
         print_json({"forgotten": streams, "repaired": not check})

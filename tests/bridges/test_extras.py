@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridges.commands.cli import EXIT_CANNOT_START, EXIT_USAGE
+from bridges.commands.failure import EXIT_CANNOT_START, EXIT_USAGE
 from bridges.extras import remedy
 
 PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"

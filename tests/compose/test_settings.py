@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridges.commands.cli import EXIT_CANNOT_START, EXIT_USAGE
+from bridges.commands.failure import EXIT_CANNOT_START, EXIT_USAGE
 from bridges.node.settings.config import load
 from tests.compose.engine import COMPOSE
 

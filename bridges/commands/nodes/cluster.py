@@ -8,15 +8,9 @@ from typing import Any
 
 import click
 
-from bridges.commands.common import (
-    NodeClient,
-    asks_node,
-    escape,
-    join_neighbours,
-    print_json,
-    print_table,
-    space_option,
-)
+from bridges.commands.client import NodeClient, asks_node
+from bridges.commands.common import escape, join_neighbours, print_table, space_option
+from bridges.commands.failure import fail
 
 _LOOK_S = 0.2
 
@@ -87,13 +81,11 @@ def _await(
     until = time.monotonic() + wait
     while not over(found):
         if time.monotonic() >= until:
-            client.fail(f"{late} in {wait:g} s, and goes on")
+            fail(f"{late} in {wait:g} s, and goes on")
         time.sleep(_LOOK_S)
         found = client.call("GET", "/api/cluster")
-    if client.as_json:
-        print_json(found)
-    else:
-        _print(found)
+    client.end_with_json(found)
+    _print(found)
 
 
 wait_option = click.option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
-from bridges.commands.common import escape, fail, json_option, listen_option, node_flags, print_json, settings_options
+from bridges.commands.common import (
+    escape,
+    json_option,
+    listen_option,
+    load_settings,
+    node_flags,
+    print_json,
+    settings_options,
+)
+from bridges.commands.failure import EXIT_FAILED
 
 if TYPE_CHECKING:
     from bridges.node.finding import Finding
@@ -34,13 +41,8 @@ def command(
     files written for a test are removed again. Give it the settings that 'serve' is given.
     """
     from bridges.node.finding import warning
-    from bridges.node.settings.config import load
-    from bridges.node.settings.sections import SettingsError
 
-    try:
-        loaded = load(node_flags(data, sets, listen), environ=os.environ, file=config)
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+    loaded = load_settings(node_flags(data, sets, listen), config)
     found = [
         *(warning("settings", told, "correct or remove it") for told in loaded.warnings),
         *run_checks(loaded.settings),

@@ -6,17 +6,9 @@ from typing import Any
 
 import click
 
-from bridges.commands.common import (
-    NOTHING,
-    NodeClient,
-    asks_node,
-    escape,
-    format_time,
-    history_options,
-    print_history,
-    print_json,
-    print_table,
-)
+from bridges.commands.client import NodeClient, asks_node
+from bridges.commands.common import NOTHING, escape, format_time, print_facts, print_table
+from bridges.commands.history import history_options, print_history
 
 
 @click.group("node")
@@ -29,22 +21,12 @@ def command() -> None:
 def status(client: NodeClient) -> None:
     """Show the node's identity, its addresses, and the work of each protocol."""
     found = client.show("GET", "/api/status")
-    for key in (
-        "node_id",
-        "cluster_id",
-        "version",
-        "phase",
-        "durability",
-        "data_dir",
-        "topics",
-        "partitions",
-        "groups",
-    ):
-        click.echo(f"{key.replace('_', ' '):<11} {found[key]}")
-    if found["restored"]:
-        click.echo(f"restored    {found['restored']['restored']} from a backup of {found['restored']['backup_taken']}")
-    for name, address in sorted(found["listeners"].items()):
-        click.echo(f"listens     {name} {address}")
+    about = ("node_id", "cluster_id", "version", "phase", "durability", "data_dir", "topics", "partitions", "groups")
+    facts = [(key.replace("_", " "), found[key]) for key in about]
+    if restored := found["restored"]:
+        facts.append(("restored", f"{restored['restored']} from a backup of {restored['backup_taken']}"))
+    facts += (("listens", f"{name} {address}") for name, address in sorted(found["listeners"].items()))
+    print_facts(facts)
     click.echo()
     keys = ("name", "connections", "requests", "errors", "records_in", "records_out")
     print_table(
@@ -58,9 +40,8 @@ def status(client: NodeClient) -> None:
 def whoami(client: NodeClient) -> None:
     """Show who you are to the node, and what you may do with it."""
     found = client.show("GET", "/api/me")
-    click.echo(f"user     {escape(found['user'])}")
-    click.echo(f"node     {', '.join(found['node']) or NOTHING}")
-    click.echo(f"topics   {'those that rules allow' if found['restricted'] else 'all'}")
+    topics = "those that rules allow" if found["restricted"] else "all"
+    print_facts([("user", escape(found["user"])), ("node", ", ".join(found["node"]) or NOTHING), ("topics", topics)])
 
 
 @command.command("health")
@@ -68,10 +49,8 @@ def whoami(client: NodeClient) -> None:
 def health(client: NodeClient) -> None:
     """Check whether the node works and accepts clients; exit code 1 if not."""
     told = client.call("GET", "/healthz") | client.call("GET", "/readyz")
-    if client.as_json:
-        print_json(told)
-    else:
-        click.echo(f"healthy, {told['phase']}")
+    client.end_with_json(told)
+    click.echo(f"healthy, {told['phase']}")
 
 
 @command.command("promises")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import click
 
-from bridges.commands.common import NodeClient, json_option, node_option, print_json
+from bridges.commands.client import NodeClient, Unreachable, asks_node
 
 if TYPE_CHECKING:
     from bridges.commands.nodes.top_figures import Figures, Scrape
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 )
 @click.option("--once", is_flag=True, help="Print once and end. The default if the output is no terminal.")
 @click.option("--alone", is_flag=True, help="Show this node only, without its cluster and the other workers.")
-@node_option
-@json_option
-def command(interval: float, once: bool, alone: bool, node: str, as_json: bool) -> None:
+@asks_node
+def command(interval: float, once: bool, alone: bool, client: NodeClient) -> None:
     """Show the activity of a node, its cluster and all workers: rates of protocols and topics, lagging groups,
     memory, stalls. Ctrl-C ends it.
     """
@@ -32,32 +30,19 @@ def command(interval: float, once: bool, alone: bool, node: str, as_json: bool) 
 
     from bridges.commands.nodes.top_screen import screen
 
-    look = _Looks(node, NodeClient, alone=alone, as_json=as_json)
+    look = _Looks(client, alone=alone)
     look.next()
-    if once or as_json or not sys.stdout.isatty():
+    if once or client.as_json or not sys.stdout.isatty():
         time.sleep(interval)
         seen = look.next()
         assert seen is not None  # the second call
-        if as_json:
-            print_json(to_builtins(seen))
-        else:
-            Console().print(screen(seen, node, 10_000))
+        client.end_with_json(to_builtins(seen))
+        Console().print(screen(seen, client.url, 10_000))
         return
     try:
-        _refresh(node, interval, look)
+        _refresh(client.url, interval, look)
     except KeyboardInterrupt:
         return
-
-
-class _Gone(Exception):
-    """No node answers at the moment."""
-
-
-class _Patient(NodeClient):
-    """A client that raises an error instead of ending the command when a node does not answer."""
-
-    def unreachable(self, message: str) -> NoReturn:
-        raise _Gone(message)
 
 
 class _Looks:
@@ -65,24 +50,22 @@ class _Looks:
     before.
     """
 
-    def __init__(self, node: str, client: type[NodeClient], *, alone: bool, as_json: bool = False) -> None:
-        self.client = client
-        self._node = node
+    def __init__(self, client: NodeClient, *, alone: bool) -> None:
+        self._client = client
         self._alone = alone
-        self._as_json = as_json
         self._before: dict[str, Scrape] = {}
         self._known: dict[str, str] = {}
 
     def next(self) -> Figures | None:
-        """Return the activity since the last call, None at the first."""
+        """Return the activity since the last call, None at the first. Raises Unreachable."""
         from bridges.commands.nodes.top_figures import all_figures, figures
 
         others = {} if self._alone else self._list_nodes()
         now, unheard = {}, 0
-        for name, url in (others or {"": self._node}).items():
+        for name, address in (others or {"": ""}).items():
             try:
-                now[name] = _scraped((_Patient if others else self.client)(url, as_json=self._as_json))
-            except _Gone:
+                now[name] = _scraped(self._client.another(address))
+            except Unreachable:
                 if not others:
                     raise
                 unheard += 1
@@ -93,22 +76,20 @@ class _Looks:
 
     def _list_nodes(self) -> dict[str, str]:
         """Return the console addresses of all nodes of the cluster by name; empty for a single node."""
-        client = self.client(self._node, as_json=self._as_json)
+        client = self._client.another()
         try:
             told = client.try_get("/api/cluster")
-        except _Gone:
+        except Unreachable:
             if self._known:
                 return self._known  # the other nodes may still answer
             raise
         finally:
             client.close()
-        parts = urlsplit(self._node if "//" in self._node else f"http://{self._node}")
-        login = parts.netloc.rpartition("@")[0]
         found = {}
         for one in (told or {}).get("nodes", ()):
             where = one["addresses"].get("console")
             if where is not None and one["state"] != "ending":
-                found[f"node {one['node_id']}"] = f"{parts.scheme}://{f'{login}@' if login else ''}{where}"
+                found[f"node {one['node_id']}"] = where
         self._known = found if len(found) > 1 else {}
         return self._known
 
@@ -132,14 +113,13 @@ def _refresh(node: str, interval: float, look: _Looks) -> None:
     from bridges.commands.nodes.top_screen import screen
 
     console = Console()
-    look.client = _Patient
     with Live(Text("..."), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(interval)
             try:
                 seen = look.next()
-            except _Gone as error:
-                live.update(Text(f"{error}; asked again every {interval:g} s", "yellow"), refresh=True)
+            except Unreachable as error:
+                live.update(Text(f"{error.message}; asked again every {interval:g} s", "yellow"), refresh=True)
                 continue
             if seen is not None:
                 live.update(screen(seen, node, console.height), refresh=True)

@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 
 import click
 
-from bridges.commands.common import NodeClient, asks_node, confirm, print_table, yes_option
+from bridges.commands.client import NodeClient, asks_node
+from bridges.commands.common import confirm, print_table, yes_option
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -95,5 +96,5 @@ def remove(yes: bool, client: NodeClient, **options: Any) -> None:
     given = _set_options(options)
     if not (yes or client.as_json):
         _print(client.call("GET", f"/api/acls?{urlencode(given)}")["acls"])
-    confirm("Remove these rules?", yes=yes, as_json=client.as_json)
+    confirm("Remove these rules?", yes=yes)
     _print(client.show("POST", "/api/acls/remove", given, part="acls"))

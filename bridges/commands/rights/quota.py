@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from bridges.commands.common import NodeClient, asks_node, print_table
+from bridges.commands.client import NodeClient, asks_node
+from bridges.commands.common import print_table
 
 F = TypeVar("F", bound=Callable[..., object])
 

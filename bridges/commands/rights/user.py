@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
 from bridges.commands.common import (
     NOTHING,
-    fail,
     json_option,
+    load_settings,
     node_flags,
     print_json,
     print_table,
+    read_password,
     settings_options,
 )
+from bridges.commands.failure import EXIT_USAGE, fail
 
 if TYPE_CHECKING:
     from bridges.auth.users import User
@@ -40,18 +39,8 @@ class _File:
     """The file of users that the options name. Every failure ends the command with a sentence."""
 
     def __init__(self, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
-        from bridges.node.settings.config import load
-        from bridges.node.settings.sections import SettingsError
-
         self.as_json = as_json
-        try:
-            loaded = load(node_flags(data, sets, ()), environ=os.environ, file=config)
-        except SettingsError as error:
-            self.fail(str(error), EXIT_USAGE)
-        self.path = loaded.settings.auth_options.users_file
-
-    def fail(self, message: str, code: int = EXIT_FAILED) -> NoReturn:
-        fail(message, code, as_json=self.as_json)
+        self.path = load_settings(node_flags(data, sets, ()), config).settings.auth_options.users_file
 
     def users(self) -> dict[str, User]:
         from bridges.auth.users import UsersError, load
@@ -59,7 +48,7 @@ class _File:
         try:
             return load(self.path)
         except UsersError as error:
-            self.fail(str(error))
+            fail(str(error))
 
     def change(self, edit: Callable[[dict[str, User]], None]) -> None:
         from bridges.auth.users import UsersError, change
@@ -67,7 +56,7 @@ class _File:
         try:
             change(self.path, edit)
         except UsersError as error:
-            self.fail(str(error))
+            fail(str(error))
 
     def make_user(self, name: str, mechanisms: Iterable[str]) -> User:
         """Ask for a password, and return a user with it."""
@@ -77,10 +66,10 @@ class _File:
 
         try:
             check_name(name)
-            password = _read_password(name)
+            password = read_password(name)
             check_password(password)
         except UsersError as error:
-            self.fail(str(error), EXIT_USAGE)
+            fail(str(error), EXIT_USAGE)
         scram = {mechanism: ScramKeys.from_password(password, mechanism) for mechanism in mechanisms}
         return User(name, PasswordHash.from_password(password), scram)
 
@@ -115,7 +104,7 @@ def add(name: str, scram: bool, file: _File) -> None:
 
     def edit(users: dict[str, User]) -> None:
         if name in users:
-            file.fail(f"there is a user {name} already; 'anabranch user passwd' changes the password")
+            fail(f"there is a user {name} already; 'anabranch user passwd' changes the password")
         users[name] = user
 
     user = file.make_user(name, MECHANISMS if scram else ())
@@ -131,7 +120,7 @@ def remove(name: str, file: _File) -> None:
 
     def edit(users: dict[str, User]) -> None:
         if users.pop(name, None) is None:
-            file.fail(f"there is no user {name}")
+            fail(f"there is no user {name}")
 
     file.change(edit)
     file.say({"user": name}, f"removed {name} from {file.path}")
@@ -144,12 +133,12 @@ def passwd(name: str, file: _File) -> None:
     """Change the password of the user NAME. Its tokens are refused, and its connections end."""
     before = file.users().get(name)
     if before is None:
-        file.fail(f"there is no user {name}")
+        fail(f"there is no user {name}")
     user = file.make_user(name, before.scram)
 
     def edit(users: dict[str, User]) -> None:
         if name not in users:
-            file.fail(f"there is no user {name}")
+            fail(f"there is no user {name}")
         users[name] = user
 
     file.change(edit)
@@ -165,16 +154,3 @@ def list_(file: _File) -> None:
         print_json([{"user": name, "scram": scram} for name, scram in rows])
     else:
         print_table(["USER", "SCRAM"], ([name, ", ".join(scram) or NOTHING] for name, scram in rows))
-
-
-def _read_password(name: str) -> str:
-    if sys.stdin.isatty():
-        return str(click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True))
-    # Refuse bytes that are not UTF-8: no client could send them.
-    line = sys.stdin.buffer.readline()
-    try:
-        return line.decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        from bridges.auth.users import UsersError
-
-        raise UsersError("the password is not UTF-8") from None

@@ -5,14 +5,13 @@ A node does not start when its stored data is damaged, or when its database or b
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bridges.commands.cli import EXIT_CANNOT_START, EXIT_FAILED, EXIT_USAGE
-from bridges.commands.common import fail, json_option, key_values, print_json, settings_options
+from bridges.commands.common import json_option, key_values, load_settings, print_json, settings_options
+from bridges.commands.failure import EXIT_CANNOT_START, EXIT_FAILED, fail
 
 if TYPE_CHECKING:
     from bridges.node.settings.config import Settings
@@ -41,16 +40,11 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
     The nodes then continue with both as they are, and give no number twice.
     """
     from anabranch_kit.errors import StoreError
-    from bridges.node.settings.config import load
-    from bridges.node.settings.sections import SettingsError
     from sbp_back.range_server import loss
     from sbp_back.range_server.store.opening.recovery import LOSSES
     from sbp_back.range_server.store.options import StoreOptions
 
-    try:
-        settings = load({**key_values(sets, "--set"), "data_dir": str(data)}, environ=os.environ, file=config).settings
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE, as_json=as_json)
+    settings = load_settings({**key_values(sets, "--set"), "data_dir": str(data)}, config).settings
     if _went_back(settings, check=check, yes=yes, as_json=as_json):
         return
     store = next((path for path in (data / "sbp", data) if (path / "wal").is_dir()), None)
@@ -58,7 +52,7 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
         _nothing(f"{settings.sbp.objects} and the database", as_json=as_json)
         return
     if store is None:
-        fail(f"{data} has no store: neither sbp/wal nor wal is in it", EXIT_CANNOT_START, as_json=as_json)
+        fail(f"{data} has no store: neither sbp/wal nor wal is in it", EXIT_CANNOT_START)
     try:
         found = loss.find_loss(store, StoreOptions())
         if not found.damage:
@@ -73,10 +67,10 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
                 print_json({"lost": found.sentences(), "accepted": False})
             return
         if not yes and not (not as_json and click.confirm("Give it up?", default=False)):
-            fail("nothing was changed", EXIT_FAILED, as_json=as_json, lost=found.sentences())
+            fail("nothing was changed", EXIT_FAILED, lost=found.sentences())
         done = loss.accept(store, StoreOptions(), found)
     except (StoreError, OSError) as error:
-        fail(f"{store}: {error}", EXIT_CANNOT_START, as_json=as_json)
+        fail(f"{store}: {error}", EXIT_CANNOT_START)
     if as_json:
         print_json({"lost": found.sentences(), "accepted": True, "log": done})
         return
@@ -111,10 +105,10 @@ def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> 
             click.echo(lost)
         if not check:
             if not yes and not (not as_json and click.confirm("Go on without what is lost?", default=False)):
-                fail("nothing was changed", EXIT_FAILED, as_json=as_json, lost=[lost])
+                fail("nothing was changed", EXIT_FAILED, lost=[lost])
             asyncio.run(going_back.accept(settings))
     except (StoreError, LogError, OSError) as error:
-        fail(str(error), EXIT_CANNOT_START, as_json=as_json)
+        fail(str(error), EXIT_CANNOT_START)
     if as_json:
         print_json({"lost": [lost], "accepted": not check})
     elif not check:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridges.commands.cli import EXIT_FAILED
-from bridges.commands.common import fail, json_option, print_json
+from bridges.commands.common import json_option, print_json
+from bridges.commands.failure import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def _run(work: Callable[[], Manifest], done: str, *, as_json: bool) -> None:
     try:
         manifest = work()
     except (StoreError, LogError, OSError, sqlite3.Error) as error:
-        fail(str(error), EXIT_FAILED, as_json=as_json)
+        fail(str(error))
     size = sum(one.size for one in manifest.files.values())
     if as_json:
         print_json({"taken": manifest.taken, "files": len(manifest.files), "bytes": size})

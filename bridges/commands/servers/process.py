@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_STALLED, EXIT_USAGE
-from bridges.commands.common import fail
+from bridges.commands.common import load_settings
+from bridges.commands.failure import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_STALLED, EXIT_USAGE, fail
 from bridges.node.process.memory import collect_seldom, keep_buffers, switch_threads_often
 
 if TYPE_CHECKING:
@@ -63,13 +62,7 @@ def run(
     when the service cannot go on. Settings with several workers are passed to ``several``.
     """
     prepare()
-    from bridges.node.settings.config import load
-    from bridges.node.settings.sections import SettingsError
-
-    try:
-        loaded = load(flags, environ=os.environ, file=file)
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE)
+    loaded = load_settings(flags, file)
     settings = loaded.settings
     for warning in loaded.warnings:
         click.echo(f"anabranch: {warning}", err=True)

@@ -22,8 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
-from bridges.commands.common import fail
+from bridges.commands.failure import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE, Failed, fail
 from bridges.commands.servers import process
 
 if TYPE_CHECKING:
@@ -300,8 +299,9 @@ def _serve(settings: Settings, worker: Worker, parent: int, writing: int) -> NoR
 
         process.serve(settings, make, None, worker.number, turns)
         code = 0
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else EXIT_NODE_FAILED
+    except Failed as failed:
+        failed.show()
+        code = failed.exit_code
     finally:
         # No cleanup of the parent may run in the child.
         if (error := sys.exception()) is not None:

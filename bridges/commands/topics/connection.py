@@ -7,18 +7,8 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from bridges.commands.common import (
-    NOTHING,
-    NodeClient,
-    asks_node,
-    confirm,
-    escape,
-    format_time,
-    join_neighbours,
-    print_table,
-    topic_path,
-    yes_option,
-)
+from bridges.commands.client import NodeClient, asks_node, topic_argument, topic_path
+from bridges.commands.common import NOTHING, confirm, escape, format_time, join_neighbours, print_table, yes_option
 
 
 @click.group("connection")
@@ -38,7 +28,7 @@ def list_(search: str, client: NodeClient, **query: str) -> None:
     user or address.
     """
     asked = {key: value for key, value in {"search": search, **query}.items() if value}
-    found = client.show("GET", f"/api/connections?{urlencode(asked)}")
+    found = _ask(client, f"/api/connections?{urlencode(asked)}", "connections")
     print_table(
         ["ID", "PROTOCOL", "CLIENT", "SOFTWARE", "USER", "ADDRESS", "IN-B/s", "OUT-B/s", "WRITES", "READS"],
         (
@@ -49,10 +39,9 @@ def list_(search: str, client: NodeClient, **query: str) -> None:
                 f"{one['bytes_out_per_s']:.0f}",
                 *(",".join(map(escape, one[way])) or NOTHING for way in ("writes", "reads")),
             ]
-            for one in found["connections"]
+            for one in found
         ),
     )
-    _print_missing(found)
 
 
 @command.command("end")
@@ -63,19 +52,19 @@ def end(connection: str, yes: bool, client: NodeClient) -> None:
     """End one connection, once: its client may connect again at once. To keep a client out, take away its rights or
     its password.
     """
-    confirm(f"End connection {escape(connection)}?", yes=yes, as_json=client.as_json)
+    confirm(f"End connection {escape(connection)}?", yes=yes)
     client.show("DELETE", f"/api/connections/{quote(connection, safe='')}")
     click.echo(f"ended connection {escape(connection)}")
 
 
 @click.command("clients")
-@click.argument("topic")
+@topic_argument
 @asks_node
 def clients(topic: str, client: NodeClient) -> None:
     """Show who writes to a topic and who reads it, at all nodes, with partitions and rates. A client without an ID has
     left in the last ten minutes.
     """
-    found = client.show("GET", topic_path(topic, "clients"))
+    found = _ask(client, topic_path(topic, "clients"), "clients")
     heads = ["DIRECTION", "PROTOCOL", "CLIENT", "SOFTWARE", "USER", "ADDRESS", "PARTITIONS", "RECORDS/s", "BYTES/s"]
     print_table(
         [*heads, "LAST-SEEN", "ID"],
@@ -89,10 +78,9 @@ def clients(topic: str, client: NodeClient) -> None:
                 format_time(one["last_ms"]),
                 one["id"] or NOTHING,
             ]
-            for one in found["clients"]
+            for one in found
         ),
     )
-    _print_missing(found)
 
 
 def _names(one: dict[str, Any]) -> list[str]:
@@ -105,8 +93,13 @@ def _partitions(one: dict[str, Any]) -> str:
     return ",".join([*join_neighbours(one["partitions"]), *([f"+{more}"] if more > 0 else [])]) or NOTHING
 
 
-def _print_missing(found: dict[str, Any]) -> None:
-    if found["more"]:
-        click.echo(f"and {found['more']} more, which the nodes do not remember or do not list", err=True)
-    for node_id in found.get("unanswered", ()):
+def _ask(client: NodeClient, path: str, part: str) -> list[dict[str, Any]]:
+    """Return the clients of an answer, after saying on standard error which are missing in it."""
+    answer = client.call("GET", path)
+    if answer["more"]:
+        click.echo(f"without {answer['more']} more, which the nodes do not remember or do not list", err=True)
+    for node_id in answer.get("unanswered", ()):
         click.echo(f"without the clients of node {node_id}, which does not answer", err=True)
+    client.end_with_json(answer[part])
+    found: list[dict[str, Any]] = answer[part]
+    return found

@@ -9,23 +9,21 @@ from urllib.parse import quote, urlencode
 import click
 
 from bridges.catalog.views.groups import CONSUMERS
-from bridges.commands.cli import EXIT_USAGE
+from bridges.commands.client import NodeClient, asks_node, group_argument
 from bridges.commands.common import (
     NOTHING,
-    NodeClient,
-    asks_node,
     confirm,
     escape,
-    history_options,
     join_neighbours,
     lag,
     parse_time,
-    print_history,
-    print_json,
+    print_facts,
     print_table,
     space_option,
     yes_option,
 )
+from bridges.commands.failure import EXIT_USAGE, fail
+from bridges.commands.history import history_options, print_history
 
 
 class _Groups(click.Group):
@@ -80,9 +78,7 @@ def list_(client: NodeClient) -> None:
     groups = answer["groups"]
     if "coordinator" in answer:
         click.echo(f"groups that node {answer['coordinator']} coordinates; the other nodes list theirs", err=True)
-    if client.as_json:
-        print_json(groups)
-        return
+    client.end_with_json(groups)
     heads = ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "SECONDS", "TREND/s"]
     with_space = any(group["space"] != CONSUMERS for group in groups)
     print_table(
@@ -104,7 +100,7 @@ def list_(client: NodeClient) -> None:
 
 
 @command.command("describe")
-@click.argument("group")
+@group_argument
 @space_option
 @asks_node
 def describe(group: str, space: str, client: NodeClient) -> None:
@@ -114,8 +110,7 @@ def describe(group: str, space: str, client: NodeClient) -> None:
         path += f"?space={quote(space, safe='')}"
     found = client.show("GET", path)
     members = found["members"]
-    for name, value in _facts(found):
-        click.echo(f"{name:<11} {value}")
+    print_facts(_facts(found))
     if found["positions"]:
         click.echo()
         _print_positions(found)
@@ -125,7 +120,7 @@ def describe(group: str, space: str, client: NodeClient) -> None:
 
 
 @command.command("history")
-@click.argument("group")
+@group_argument
 @space_option
 @history_options
 def history(group: str, space: str, span: str, client: NodeClient) -> None:
@@ -134,7 +129,7 @@ def history(group: str, space: str, span: str, client: NodeClient) -> None:
 
 
 @command.command("reset")
-@click.argument("group")
+@group_argument
 @click.option("--topic", "topics", multiple=True, help="Topic whose positions are set; may be repeated.")
 @click.option("--all-topics", is_flag=True, help="Set the positions in all topics that the group has positions in.")
 @click.option(
@@ -167,8 +162,8 @@ def reset(
 ) -> None:
     """Set the positions of a group without members."""
     if bool(topics) == all_topics:
-        client.fail("say which topics: --topic NAME, or --all-topics", EXIT_USAGE)
-    body: dict[str, object] = {"space": space, "dry_run": dry_run}
+        fail("say which topics: --topic NAME, or --all-topics", EXIT_USAGE)
+    body: dict[str, object] = {"topics": list(topics) or None, "space": space, "dry_run": dry_run}
     if partitions:
         body["partitions"] = list(partitions)
     if to in ("earliest", "latest"):
@@ -178,35 +173,34 @@ def reset(
     else:
         moment = parse_time(to)
         if moment is None:
-            client.fail(f"--to {to!r} is neither 'earliest' nor 'latest', an offset or a time", EXIT_USAGE)
+            fail(f"--to {to!r} is neither 'earliest' nor 'latest', an offset or a time", EXIT_USAGE)
         body |= {"to": "time", "time_ms": moment}
-    path = f"/api/groups/{quote(group, safe='')}"
-    if all_topics:
-        known = client.call("GET", f"{path}?{urlencode({'space': space})}")["positions"]
-        topics = tuple(dict.fromkeys(one["topic"] for one in known))
-    rows = []
-    for topic in topics:
-        found = client.call("POST", f"{path}/reset", {**body, "topic": topic})
-        if client.as_json:
-            print_json(found)
-        for one in found["positions"]:
-            numbers = (NOTHING if one[key] is None else one[key] for key in ("before", "offset", "change", "lag"))
-            rows.append([escape(topic), one["partition"], *numbers])
-    if client.as_json:
-        return
-    print_table(["TOPIC", "PARTITION", "BEFORE", "THEN" if dry_run else "NOW", "CHANGE", "LAG"], rows)
+    found = client.show("POST", f"/api/groups/{quote(group, safe='')}/reset", body)
+    print_table(
+        ["TOPIC", "PARTITION", "BEFORE", "THEN" if dry_run else "NOW", "CHANGE", "LAG"],
+        (
+            [
+                escape(one["topic"]),
+                one["partition"],
+                *(NOTHING if one[key] is None else one[key] for key in ("before", "offset", "change", "lag")),
+            ]
+            for one in found["positions"]
+        ),
+    )
+    if (more := found["partitions"] - len(found["positions"])) > 0:
+        click.echo(f"and {more} partitions more", err=True)
     if dry_run:
         click.echo("nothing was changed (--dry-run)")
 
 
 @command.command("delete")
-@click.argument("group")
+@group_argument
 @space_option
 @yes_option
 @asks_node
 def delete(group: str, space: str, yes: bool, client: NodeClient) -> None:
     """Delete a group without members: its positions, and what each protocol keeps of it."""
-    confirm(f"Delete group {group} and its positions?", yes=yes, as_json=client.as_json)
+    confirm(f"Delete group {group} and its positions?", yes=yes)
     client.show("DELETE", f"/api/groups/{quote(group, safe='')}?{urlencode({'space': space})}")
     click.echo(f"deleted {escape(group)}")
 

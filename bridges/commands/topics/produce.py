@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 import click
 
-from bridges.commands.common import NodeClient, asks_node, key_values, print_json, topic_path
+from bridges.commands.client import NodeClient, asks_node, topic_argument, topic_path
+from bridges.commands.common import key_values
 
 _BLOCK = 256 * 1024
 _QUIET_S = 15.0
@@ -21,7 +22,7 @@ _QUIET_S = 15.0
 
 
 @click.command("produce")
-@click.argument("topic")
+@topic_argument
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True), default="-")
 @click.option("--key-separator", "-K", metavar="TEXT", help="Text that separates key and value in a line.")
 @click.option("--key", "-k", help="Key of all lines.")
@@ -63,10 +64,8 @@ def command(
             if sys.stderr.isatty() and not client.as_json:
                 blocks = _with_progress(blocks, file.stat().st_size)
             answer = client.upload(path, _bodies(blocks, as_records, key_separator, common))
-    if client.as_json:
-        print_json(answer)
-    else:
-        click.echo(f"{answer['records']} records stored", err=True)
+    client.end_with_json(answer)
+    click.echo(f"{answer['records']} records stored", err=True)
 
 
 def _blocks(source: BinaryIO | BufferedReader) -> Iterator[bytes]:

@@ -10,15 +10,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import click
 
-from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import NodeClient, asks_node, parse_time, topic_path
+from bridges.commands.client import NodeClient, asks_node, topic_path, topics_argument
+from bridges.commands.common import parse_time
+from bridges.commands.failure import EXIT_USAGE, Failed, fail
 
 Line = dict[str, Any]
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
@@ -30,7 +32,7 @@ _COMMIT_S = 1.0
 
 
 @click.command("tail")
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@topics_argument
 @click.option("--partition", "-p", type=click.IntRange(0), help="Partition to read (default: all).")
 @click.option(
     "--from",
@@ -80,7 +82,7 @@ def command(
     member = None
     if group is not None:
         if start not in (None, "earliest", "latest") or any(filters[name] for name in ("text", "key", "header")):
-            client.fail("with --group, --from is 'earliest' or 'latest', and all records are read", EXIT_USAGE)
+            fail("with --group, --from is 'earliest' or 'latest', and all records are read", EXIT_USAGE)
         member = _Member(client, group, topics)
     paths, newest = {}, 0
     for topic in topics:
@@ -161,11 +163,11 @@ class _Member:
             if name == topic and partition in (None, number)
         )
 
-    def watch(self, lines: queue.Queue[tuple[str, Any]]) -> None:
-        """Put the end of the membership among the lines."""
+    def membership(self) -> Iterator[bytes]:
+        """Wait for the end of the membership."""
         for _ in self._lines:
             pass
-        lines.put(("", None))
+        return iter(())
 
     def printed(self, topic: str, partition: int, following: int) -> None:
         """Remember the offset behind a record that was printed."""
@@ -193,19 +195,22 @@ def _together(client: NodeClient, paths: dict[str, str], member: _Member | None)
     """Yield the lines of several topics as they come, and commit the positions of a member meanwhile."""
     lines: queue.Queue[tuple[str, Any]] = queue.Queue(_WAITING)
 
-    def feed(topic: str, path: str) -> None:
+    def feed(topic: str, read: Callable[[], Iterator[bytes]]) -> None:
+        end = None
         try:
-            for line in client.another().lines(path):
+            for line in read():
                 lines.put((topic, line))
-        except SystemExit as failed:  # the reason has been printed
-            lines.put((topic, failed))
-        else:
-            lines.put((topic, None))
+        except Failed as failed:
+            end = failed
+        lines.put((topic, end))
 
-    for one in paths.items():
-        threading.Thread(target=feed, args=one, daemon=True).start()
+    sources: dict[str, Callable[[], Iterator[bytes]]] = {
+        topic: partial(client.another().lines, path) for topic, path in paths.items()
+    }
     if member is not None:
-        threading.Thread(target=member.watch, args=(lines,), daemon=True).start()
+        sources[""] = member.membership
+    for one in sources.items():
+        threading.Thread(target=feed, args=one, daemon=True).start()
     left = len(paths)
     while left:
         if member is not None:
@@ -214,14 +219,14 @@ def _together(client: NodeClient, paths: dict[str, str], member: _Member | None)
             topic, line = lines.get(timeout=_COMMIT_S)
         except queue.Empty:
             continue
-        if isinstance(line, SystemExit):
+        if isinstance(line, Failed):
             raise line
         if line is not None:
             yield topic, line
         elif topic:
             left -= 1
         else:
-            client.fail("the group has gone to another node, and its positions are there: start again")
+            fail("the group has gone to another node, and its positions are there: start again")
 
 
 def _print(
@@ -234,7 +239,7 @@ def _print(
             click.echo(f"looked at {record['looked']} records", err=True)
         return False
     if "error" in record and "offset" not in record:
-        client.fail(str(record["error"]))
+        fail(str(record["error"]))
     if client.as_json:
         printed = line or json.dumps({"topic": topic, **record}, ensure_ascii=False).encode() + b"\n"
         sys.stdout.buffer.write(printed)
@@ -255,7 +260,7 @@ def _place(client: NodeClient, start: str | None, follow: bool) -> dict[str, str
         return {"order": "newest", "limit": offset[1:]}
     if (moment := parse_time(offset)) is None:
         kinds = f"'earliest', 'latest', an offset, a time, or -N (at most {_MOST_LAST}, without --follow)"
-        client.fail(f"--from {offset!r} is none of {kinds}", EXIT_USAGE)
+        fail(f"--from {offset!r} is none of {kinds}", EXIT_USAGE)
     return {"since_ms": str(moment)}
 
 

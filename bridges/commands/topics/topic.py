@@ -1,32 +1,29 @@
-"""``anabranch topic``: list, create, describe, clients, groups, history, record, alter, delete, skip."""
+"""``anabranch topic``: all that is done with topics, besides their records."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 
-from bridges.commands.cli import EXIT_USAGE
+from bridges.commands.client import NodeClient, asks_node, topic_argument, topic_path, topics_argument
 from bridges.commands.common import (
     NOTHING,
-    NodeClient,
-    asks_node,
     confirm,
     escape,
     format_time,
-    history_options,
     key_values,
     lag,
     partition_option,
-    print_history,
-    print_json,
+    print_facts,
     print_table,
-    topic_path,
     yes_option,
 )
+from bridges.commands.failure import EXIT_USAGE, fail
+from bridges.commands.history import history_options, print_history
 from bridges.commands.topics.connection import clients
 
 
@@ -57,17 +54,15 @@ def list_(pattern: str | None, client: NodeClient) -> None:
         topics = [one for one in topics if fnmatchcase(one["name"], wanted)]
     for node_id in answer.get("unanswered", ()):
         click.echo(f"without the partitions of node {node_id}, which does not answer", err=True)
-    if client.as_json:
-        print_json(topics)
-    else:
-        print_table(
-            ["TOPIC", "PARTITIONS", "RECORDS", "BYTES"],
-            ([one["name"], one["partitions"], one["records"], one["bytes"]] for one in topics),
-        )
+    client.end_with_json(topics)
+    print_table(
+        ["TOPIC", "PARTITIONS", "RECORDS", "BYTES"],
+        ([one["name"], one["partitions"], one["records"], one["bytes"]] for one in topics),
+    )
 
 
 @command.command("create")
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@topics_argument
 @click.option("--partitions", type=click.IntRange(1), help="Number of partitions (default: the node's default).")
 @click.option(
     "--config",
@@ -82,30 +77,22 @@ def create(topics: tuple[str, ...], partitions: int | None, configs: tuple[str, 
     body: dict[str, Any] = {"config": key_values(configs, "--config")}
     if partitions is not None:
         body["partitions"] = partitions
+    made = []
     for topic in topics:
-        made = client.call("POST", "/api/topics", {"name": topic, **body})
-        if client.as_json:
-            print_json(made)
-        else:
-            click.echo(f"created {topic} with {len(made['partitions'])} partitions")
+        made.append(client.call("POST", "/api/topics", {"name": topic, **body}))
+        if not client.as_json:
+            click.echo(f"created {topic} with {len(made[-1]['partitions'])} partitions")
+    client.end_with_json(made)
 
 
 @command.command("describe")
-@click.argument("topic")
+@topic_argument
 @click.option("--all", "everything", is_flag=True, help="Show configuration with default values, too.")
 @asks_node
 def describe(topic: str, everything: bool, client: NodeClient) -> None:
     """Show a topic's partitions, offsets, names and configuration."""
     found = client.show("GET", topic_path(topic))
-    click.echo(f"topic   {found['name']}")
-    click.echo(f"id      {found['id']}")
-    for protocol, name in sorted(found["names"].items()):
-        click.echo(f"{protocol:<8}{name}")
-    if found["importing"] is not None:
-        click.echo(f"state   importing, by migration {found['importing']}: others may read it only")
-    config = found["effective_config"] if everything else found["config"]
-    for key, value in sorted(config.items()):
-        click.echo(f"config  {key} = {value}")
+    print_facts(_facts(found, "effective_config" if everything else "config"))
     click.echo()
     print_table(
         ["PARTITION", "START", "END", "BYTES", "EPOCH", "STREAM"],
@@ -122,6 +109,16 @@ def describe(topic: str, everything: bool, client: NodeClient) -> None:
             click.echo(f"skipped in partition {one['partition']}: offsets {span['first']} to {span['end'] - 1}")
 
 
+def _facts(found: Mapping[str, Any], config: str) -> Iterator[tuple[str, str]]:
+    yield "topic", found["name"]
+    yield "id", found["id"]
+    yield from sorted(found["names"].items())
+    if found["importing"] is not None:
+        yield "state", f"importing, by migration {found['importing']}: others may read it only"
+    for key, value in sorted(found[config].items()):
+        yield "config", f"{key} = {value}"
+
+
 def _compaction(view: Mapping[str, Any]) -> str:
     """Return the state of a partition's compaction, in a line."""
     told = f"{view['state']}, up to offset {view['clean_offset']}, {view['dirty_bytes']} bytes are new"
@@ -131,7 +128,7 @@ def _compaction(view: Mapping[str, Any]) -> str:
 
 
 @command.command("groups")
-@click.argument("topic")
+@topic_argument
 @asks_node
 def groups(topic: str, client: NodeClient) -> None:
     """Show the groups that read a topic, with their lag in it."""
@@ -151,7 +148,7 @@ def groups(topic: str, client: NodeClient) -> None:
 
 
 @command.command("history")
-@click.argument("topic")
+@topic_argument
 @history_options
 def history(topic: str, span: str, client: NodeClient) -> None:
     """Show a topic's recent traffic in and out, by protocol, and the groups that fell behind."""
@@ -159,7 +156,7 @@ def history(topic: str, span: str, client: NodeClient) -> None:
 
 
 @command.command("record")
-@click.argument("topic")
+@topic_argument
 @click.argument("offset", type=click.IntRange(0))
 @partition_option
 @asks_node
@@ -174,7 +171,7 @@ def record(topic: str, offset: int, partition: int, client: NodeClient) -> None:
 
 
 @command.command("alter")
-@click.argument("topic")
+@topic_argument
 @click.option("--partitions", type=click.IntRange(1), help="New, larger number of partitions.")
 @click.option(
     "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a topic configuration. May be repeated."
@@ -194,30 +191,59 @@ def alter(
     changes: dict[str, str | None] = dict(key_values(configs, "--config"))
     changes.update(dict.fromkeys(deleted))
     if not changes and partitions is None:
-        client.fail("nothing to change: give --partitions, --config or --delete-config", EXIT_USAGE)
+        fail("nothing to change: give --partitions, --config or --delete-config", EXIT_USAGE)
     body = {"partitions": partitions, "config": changes}
     client.show("PATCH", topic_path(topic), body)
     click.echo(f"altered {topic}")
 
 
 @command.command("delete")
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@topics_argument
 @yes_option
 @asks_node
 def delete(topics: tuple[str, ...], yes: bool, client: NodeClient) -> None:
     """Delete topics and their data, for good."""
     what = f"topic {topics[0]} and all its" if len(topics) == 1 else f"the topics {', '.join(topics)} and all their"
-    confirm(f"Delete {what} records?", yes=yes, as_json=client.as_json)
+    confirm(f"Delete {what} records?", yes=yes)
+    deleted = []
     for topic in topics:
-        done = client.call("DELETE", topic_path(topic))
-        if client.as_json:
-            print_json(done)
-        else:
+        deleted.append(client.call("DELETE", topic_path(topic)))
+        if not client.as_json:
             click.echo(f"deleted {topic}")
+    client.end_with_json(deleted)
+
+
+@command.command("empty")
+@topics_argument
+@yes_option
+@asks_node
+def empty(topics: tuple[str, ...], yes: bool, client: NodeClient) -> None:
+    """Delete all records that topics have now, for good. The topics stay, and go on at their offsets."""
+    confirm(f"Delete all records of {', '.join(topics)}?", yes=yes)
+    emptied = []
+    for topic in topics:
+        emptied.append(client.call("DELETE", topic_path(topic, "records")))
+        if not client.as_json:
+            click.echo(f"emptied {topic} of {emptied[-1]['deleted']} offsets")
+    client.end_with_json(emptied)
+
+
+@command.command("configs")
+@asks_node
+def configs(client: NodeClient) -> None:
+    """Show the keys of topics' configuration, their defaults, and what each means here."""
+    found = client.show("GET", "/api/topic-configs", part="configs")
+    print_table(
+        ["KEY", "DEFAULT", "MEANING"],
+        (
+            [one["key"], one["default"], one["meaning"] + ("" if one["effect"] else " (Kept, without effect here.)")]
+            for one in found
+        ),
+    )
 
 
 @command.command("skip")
-@click.argument("topic")
+@topic_argument
 @click.argument("offset", type=click.IntRange(0))
 @partition_option
 @click.option("--force", is_flag=True, help="Skip the batch even if it can be read.")
@@ -225,7 +251,7 @@ def delete(topics: tuple[str, ...], yes: bool, client: NodeClient) -> None:
 @asks_node
 def skip(topic: str, offset: int, partition: int, force: bool, yes: bool, client: NodeClient) -> None:
     """Make readers skip the unreadable batch at OFFSET, permanently."""
-    confirm(f"Give up the batch at offset {offset} of {topic}-{partition}?", yes=yes, as_json=client.as_json)
+    confirm(f"Give up the batch at offset {offset} of {topic}-{partition}?", yes=yes)
     path = topic_path(topic, "partitions", str(partition), "skip")
     done = client.show("POST", path, {"offset": offset, "force": force})
     click.echo(f"skipped offsets {done['first']} to {done['end'] - 1} of {topic}-{partition}: {done['reason']}")

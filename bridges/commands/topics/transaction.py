@@ -8,18 +8,9 @@ from urllib.parse import quote
 import click
 from click.core import ParameterSource
 
-from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import (
-    NOTHING,
-    NodeClient,
-    asks_node,
-    confirm,
-    escape,
-    partition_option,
-    print_table,
-    topic_path,
-    yes_option,
-)
+from bridges.commands.client import NodeClient, asks_node, topic_argument, topic_path
+from bridges.commands.common import NOTHING, confirm, escape, partition_option, print_facts, print_table, yes_option
+from bridges.commands.failure import EXIT_USAGE, fail
 from bridges.node.settings.quantities import parse_duration
 
 
@@ -52,16 +43,17 @@ def list_(only_open: bool, client: NodeClient) -> None:
 def describe(transactional_id: str, client: NodeClient) -> None:
     """Show a transactional id, with the partitions and groups of its open transaction."""
     found = client.show("GET", _path(transactional_id))
-    for name, value in (
-        ("transactional id", escape(found["transactional_id"])),
-        ("protocol", found["front"]),
-        ("state", found["state"]),
-        ("producer", f"{found['producer_id']}, epoch {found['epoch']}"),
-        ("open for", _open_for(found)),
-        ("timeout", _seconds(found["timeout_ms"])),
-        ("groups", ", ".join(map(escape, found["groups"])) or NOTHING),
-    ):
-        click.echo(f"{name:<17} {value}")
+    print_facts(
+        [
+            ("transactional id", escape(found["transactional_id"])),
+            ("protocol", found["front"]),
+            ("state", found["state"]),
+            ("producer", f"{found['producer_id']}, epoch {found['epoch']}"),
+            ("open for", _open_for(found)),
+            ("timeout", _seconds(found["timeout_ms"])),
+            ("groups", ", ".join(map(escape, found["groups"])) or NOTHING),
+        ]
+    )
     if found["partitions"]:
         click.echo()
         print_table(["TOPIC", "PARTITION"], ([escape(one["topic"]), one["partition"]] for one in found["partitions"]))
@@ -130,8 +122,8 @@ def abort(name: str, producer: int | None, partition: int, yes: bool, client: No
         _end(client, name, producer, partition, yes, commit=False)
         return
     if click.get_current_context().get_parameter_source("partition") is not ParameterSource.DEFAULT:
-        client.fail("--partition is for the transaction of a TOPIC and PRODUCER", EXIT_USAGE)
-    confirm(f"Hide what {escape(name)} wrote in its open transaction, for good?", yes=yes, as_json=client.as_json)
+        fail("--partition is for the transaction of a TOPIC and PRODUCER", EXIT_USAGE)
+    confirm(f"Hide what {escape(name)} wrote in its open transaction, for good?", yes=yes)
     done = client.show("POST", f"{_path(name)}/abort")
     if done["open_ms"] is None:
         click.echo(f"aborted; the state of {escape(name)} is {done['state']}")
@@ -140,7 +132,7 @@ def abort(name: str, producer: int | None, partition: int, yes: bool, client: No
 
 
 @command.command("commit")
-@click.argument("topic")
+@topic_argument
 @click.argument("producer", type=click.IntRange(0))
 @partition_option
 @yes_option
@@ -165,9 +157,9 @@ def forget(name: str, prefix: bool, idle_for: str, yes: bool, client: NodeClient
     try:
         idle_ms = parse_duration(idle_for)
     except ValueError as error:
-        client.fail(f"--idle-for {error}", EXIT_USAGE)
+        fail(f"--idle-for {error}", EXIT_USAGE)
     which = f"all ids that begin with {escape(name)}" if prefix else escape(name)
-    confirm(f"Forget {which}, where nothing is open?", yes=yes, as_json=client.as_json)
+    confirm(f"Forget {which}, where nothing is open?", yes=yes)
     asked = {"name": name, "prefix": prefix, "idle_ms": idle_ms}
     done = client.show("POST", "/api/transactions/forget", asked)
     click.echo(f"{done['forgotten']} forgotten")
@@ -176,7 +168,7 @@ def forget(name: str, prefix: bool, idle_for: str, yes: bool, client: NodeClient
 def _end(client: NodeClient, topic: str, producer: int, partition: int, yes: bool, *, commit: bool) -> None:
     what = "Show" if commit else "Hide"
     question = f"{what} what producer {producer} wrote to {topic}-{partition} in its open transaction, for good?"
-    confirm(question, yes=yes, as_json=client.as_json)
+    confirm(question, yes=yes)
     path = topic_path(topic, "partitions", str(partition), "transactions", str(producer), "end")
     done = client.show("POST", path, {"commit": commit})
     how = "committed" if commit else "aborted"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import click
 
-from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import fail, key_values
+from bridges.commands.common import key_values, load_settings, settings_options
+from bridges.commands.failure import EXIT_USAGE, fail
 from spark_pipeline.jobs.command_options import failures, report_option, tell, throttle_option
 
 _EVERY_S = 1.0
@@ -17,19 +16,7 @@ _EVERY_S = 1.0
 
 @click.command("upgrade-to-cluster", short_help="Turn a stopped node into a node of a cluster, with its data.")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory (setting data_dir).")
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Value of a setting; 'anabranch config' lists all settings.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="ANABRANCH_CONFIG",
-    help="File with settings (TOML).",
-)
+@settings_options
 @throttle_option
 @report_option
 def command(
@@ -45,14 +32,13 @@ def command(
     import asyncio
 
     from anabranch_kit.run.cycle import CycleLoop
-    from bridges.node.settings.config import load
     from bridges.node.settings.sections import SettingsError
 
     flags = key_values(sets, "--set")
     if data is not None:
         flags["data_dir"] = str(data)
+    settings = load_settings(flags, config).settings
     try:
-        settings = load(flags, environ=os.environ, file=config).settings
         with failures():
             from spark_pipeline.core.throttle import Throttle
             from spark_pipeline.jobs.upgrade.upgrade import Upgrade

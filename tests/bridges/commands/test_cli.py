@@ -75,7 +75,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 def test_life_of_a_topic(one: NodeProcess) -> None:
-    made = json.loads(
+    (made,) = json.loads(
         ok("topic", "create", "life", "--partitions", "2", "--config", "retention.ms=5000", "--json", node=one)
     )
     assert [partition["partition"] for partition in made["partitions"]] == [0, 1]
@@ -94,7 +94,7 @@ def test_life_of_a_topic(one: NodeProcess) -> None:
     assert "cleanup.policy = compact" in described
     assert "retention.ms" not in described
     assert "retention.ms = 604800000" in ok("topic", "describe", "life", "--all", node=one).decode()
-    assert json.loads(ok("topic", "delete", "life", "--yes", "--json", node=one)) == {"deleted": "life"}
+    assert json.loads(ok("topic", "delete", "life", "--yes", "--json", node=one)) == [{"deleted": "life"}]
     assert run("topic", "describe", "life", node=one).returncode == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ produce words FILE --records
 topic list
 topic describe words
 topic alter words --config retention.ms=1000000
+topic configs
 topic groups words
 topic clients words
 topic history words
@@ -68,9 +70,14 @@ api GET /api/problems
 api GET /api/connect
 top --once --interval 0.2
 topic skip words 0 --force --yes
+topic empty words --yes
 topic delete words --yes
 """
 """Commands, with the code that they end with where that is none of success."""
+LINES = ("tail", "consume")
+"""Commands that print a line of JSON for each record, as records come."""
+LISTS = ("list", "ls", "groups", "clients", "users", "jobs", "configs", "create", "empty", "delete", "add", "remove")
+"""Words of commands about several things: their JSON is a list."""
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -97,14 +104,20 @@ async def test_every_request_is_sent_by_a_command_and_every_command_is_tried(tmp
     lines = tmp_path / "lines"
     lines.write_text('{"key": "k", "value": "v", "partition": 0}\n')
     tried = []
-    for line in filter(None, COMMANDS.splitlines()):
+    for line, as_json in [(line, as_json) for as_json in (False, True) for line in filter(None, COMMANDS.splitlines())]:
         words, _, code = line.partition(": ")
         tried.append(words)
-        address = ["--node", str(node.addresses["console"])]
+        options = ["--node", str(node.addresses["console"]), *(["--json"] if as_json else [])]
         result = await asyncio.to_thread(
-            CliRunner().invoke, main, [*words.replace("FILE", str(lines)).split(), *address]
+            CliRunner().invoke, main, [*words.replace("FILE", str(lines)).split(), *options]
         )
         assert result.exit_code == int(code or 0), (line, result.output)
+        if as_json and code:
+            assert result.stdout == "", line
+            assert isinstance(json.loads(result.stderr)["error"], str), line
+        elif as_json and words.split()[0] not in LINES:
+            is_list = words.split()[1:2] and words.split()[1] in LISTS and not words.startswith(("group delete",))
+            assert isinstance(json.loads(result.stdout), list if is_list else dict | list), line
         if words.startswith("produce"):
             await append(node, "words", 1, 1_000)
             await node.progress.front("one").commit("readers", [("words", 0, Committed(0))])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from anabranch_kit.run.watchdog import LOOKS, SlowThreads, Watchdog, stacks
-from bridges.commands.cli import EXIT_STALLED
+from bridges.commands.failure import EXIT_STALLED
 from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 
