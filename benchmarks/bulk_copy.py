@@ -42,7 +42,7 @@ def migrate(source: str, target: str, topic: str, directory: Path, pids: Sequenc
     """Carry a topic to a node (URLs of both), and delete it there again."""
     plan = directory / f"plan-{uuid.uuid4().hex}.json"
     anabranch = ("-m", "bridges", "migrate")
-    _command([*anabranch, "plan", "--from", source, "--to", target, "--topics", topic, "-o", str(plan)])
+    _command([*anabranch, "plan", "--from", source, "--to", target, "--topics", topic, "-o", str(plan), "--json"])
     server = cpu(*pids)
     told, client = _command([*anabranch, "run", str(plan), "--quiet", *more])
     server = cpu(*pids) - server

@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bridges.commands.failure import EXIT_FAILED, Failed
 from bridges.node.settings.quantities import parse_duration, parse_size
 from spark_pipeline.core.errors import FoundDifferences, PipelineError
 
 if TYPE_CHECKING:
+    from spark_pipeline.core.client.job_client import JobProgress
     from spark_pipeline.jobs.engine import Engine
     from spark_pipeline.jobs.progress import Meter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-EXIT_FAILED = 1
 EXIT_DIFFERENT = 2
 
 _SUBMITTED_WITH = ("spark.python.unix.domain.socket.enabled=true", "spark.speculation=false")
@@ -106,12 +107,19 @@ def throttle_option(function: F) -> F:
 
 
 def report_option(function: F) -> F:
-    """Add ``--report``."""
+    """Add ``--report``, and ``--json``."""
     return click.option(
         "--report",
         type=click.Path(path_type=Path, dir_okay=False),
         help="File for the JSON report (default: standard output).",
-    )(function)
+    )(errors_as_json(function))
+
+
+def errors_as_json(function: F) -> F:
+    """Add ``--json`` to a command whose output is JSON in any case."""
+    return click.option("--json", is_flag=True, expose_value=False, help="Print errors as JSON, as the report is.")(
+        function
+    )
 
 
 def topics_option(function: F) -> F:
@@ -151,14 +159,12 @@ def job(given: Mapping[str, Any], unit: str = "offsets") -> Iterator[tuple[Engin
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """End the command with the exit code of a PipelineError or OSError, and with a sentence if the job failed."""
+    """End the command with a sentence, and the exit code of a PipelineError or OSError."""
     try:
         yield
-    except FoundDifferences as error:
-        raise SystemExit(EXIT_DIFFERENT) from error
     except (PipelineError, OSError) as error:
-        click.echo(f"anabranch: {error}", err=True)
-        raise SystemExit(EXIT_FAILED) from error
+        code = EXIT_DIFFERENT if isinstance(error, FoundDifferences) else EXIT_FAILED
+        raise Failed(str(error), code, kind=type(error).__name__) from error
 
 
 def tell(report: Mapping[str, Any], path: Path | None = None) -> None:
@@ -205,7 +211,7 @@ def printed_submit(given: Mapping[str, Any]) -> None:
 
 @contextmanager
 def reported(
-    url: str, options: Mapping[str, str], kind: str, name: str, meter: Meter, job_id: str = ""
+    url: str, options: Mapping[str, str], kind: str, name: str, progress: Callable[[], JobProgress], job_id: str = ""
 ) -> Iterator[None]:
     """Report the job's progress to the node at ``url``, if it is one, for its console. Nothing depends on the reports.
 
@@ -217,7 +223,7 @@ def reported(
     from spark_pipeline.core.client.job_client import JobReporter
     from spark_pipeline.core.client.node_client import NodeClient, NodeOptions
 
-    with JobReporter(NodeClient(NodeOptions.parse(url, options)), kind, name, meter.progress, job_id=job_id):
+    with JobReporter(NodeClient(NodeOptions.parse(url, options)), kind, name, progress, job_id=job_id):
         yield
 
 
@@ -313,13 +319,19 @@ def _pairs(words: tuple[str, ...], what: str) -> dict[str, str]:
                 found[name] = Path(value[1:]).read_text(encoding="utf-8").strip("\r\n")
             except (OSError, ValueError) as error:
                 raise click.UsageError(f"{what} {name}: {error}") from None
-        elif any(word in name.lower() for word in _SECRET):
+        elif is_secret(f"{name}={value}"):
             click.echo(
                 f"anabranch: {name} on a command line can be read by everybody on this machine; there are"
                 f" --options FILE, {name}=@FILE, {' and '.join(VARIABLES.values())}",
                 err=True,
             )
     return found
+
+
+def is_secret(word: str) -> bool:
+    """Return whether a KEY=VALUE has a secret in clear text, and not the name of a file that has it."""
+    name, _, value = word.partition("=")
+    return not value.startswith("@") and any(one in name.lower() for one in _SECRET)
 
 
 def pairs(words: tuple[str, ...], what: str) -> dict[str, str]:

@@ -109,7 +109,7 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
             return
         with (
             interruptible(stop),  # a step that has begun is finished
-            reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter),
+            reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter.progress),
         ):
             if given["follow"]:
                 told = archiving.follow(Patience(given["step_offsets"], int(given["step_seconds"] * 1000)))
@@ -198,7 +198,7 @@ def verify(
         from spark_pipeline.jobs.archive.verify import verify as compare
 
         given_options = read_side_options(**given).source
-        with reported(url, given_options, "audit", f"verify {place}", meter):
+        with reported(url, given_options, "audit", f"verify {place}", meter.progress):
             found = compare(place, url, given_options, topics, level, engine, meter.set_progress)
             tell(found, report)
             if not found["equal"]:

@@ -1,22 +1,24 @@
 """``anabranch migrate``: from Kafka clusters, YDB databases and Pravega scopes, with unchanged offsets and positions.
 
-Reports are JSON on standard output, progress goes to standard error. Exit codes: 0 done, 2 both sides differ, 1 failed.
+Reports are JSON on standard output (of ``plan`` a table, unless with ``--json``), progress goes to standard error. Exit
+codes: 0 done, 2 both sides differ, 1 failed.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bridges.commands.common import json_option
 from spark_pipeline.jobs.command_options import (
-    EXIT_DIFFERENT,
-    EXIT_FAILED,
     engine_options,
+    errors_as_json,
+    failures,
     interruptible,
     printed_submit,
     read_side_options,
@@ -48,7 +50,9 @@ def _copying_options(function: F) -> F:
 
 def _plan_argument(function: F) -> F:
     """Add the argument for the plan's file."""
-    return click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))(function)
+    return click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))(
+        errors_as_json(function)
+    )
 
 
 @click.group("migrate", short_help="Migrate topics from Kafka, YDB or Pravega.")
@@ -80,6 +84,7 @@ def command() -> None:
     help="File for the plan; it must not exist.",
 )
 @side_options
+@json_option
 def plan_(
     source: str,
     target: str,
@@ -87,9 +92,16 @@ def plan_(
     exclude: tuple[str, ...],
     migration: str | None,
     output: Path,
+    as_json: bool,
     **options: Any,
 ) -> None:
-    """Write a plan: the topics to copy, how much that is, and what cannot be carried."""
+    """Write a plan, and show it: what is carried, what is other at the target, and what is left.
+
+    The other commands take the options of both sides from here, so they need not be repeated; passwords are stored only
+    where you have put them.
+    """
+    from spark_pipeline.jobs.migrate import shown
+    from spark_pipeline.jobs.migrate.options import remember_options
     from spark_pipeline.jobs.migrate.planning import make_plan
 
     sides = read_side_options(**options)
@@ -97,18 +109,11 @@ def plan_(
         name = migration or f"migration-{uuid.uuid4().hex[:8]}"
         made = make_plan(source, sides.source, target, topics, exclude, name, sides.target)
         made.save(output)
-        tell(
-            {
-                "plan": str(output),
-                "sha256": made.digest,
-                "migration": made.migration,
-                "topics": {topic.name: len(topic.partitions) for topic in made.topics},
-                "offsets": made.offsets,
-                "settings": {topic.name: dict(topic.config) for topic in made.topics},
-                "groups": list(made.groups),
-                "not_carried": [{"topic": one.topic, "what": one.what, "why": one.why} for one in made.not_carried],
-            }
-        )
+        remember_options(output, **options)
+    if as_json:
+        tell({"plan": str(output), **shown.as_json(made)})
+    else:
+        shown.show(made, str(output))
 
 
 @command.command("run")
@@ -215,7 +220,7 @@ def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
     with _working(plan, options, exclusive=False) as (state, route):
         progress = Meter()
         progress.step = f"verifying, level {level}"
-        with _ticking(progress, options), _told_to_node(route, state, progress, "-verify"):
+        with _ticking(progress, options), _told_to_node(route, state, progress):
             content = Verifier(state.plan, route, level, parallel, progress).run()
             state.report("verify", content)
             tell(content)
@@ -329,31 +334,27 @@ def abort(plan: Path, delete: bool | None, **options: Any) -> None:
 
 @contextmanager
 def _told_failures() -> Iterator[None]:
-    """End with a report and an exit code instead of a traceback, for a PipelineError."""
-    from spark_pipeline.core.errors import FoundDifferences, PipelineError
+    """End the command as :func:`failures` does, after the report about differences, if that is the failure."""
     from spark_pipeline.jobs.migrate.cutover import Differs
 
-    try:
-        yield
-    except Differs as error:
-        tell({"error": str(error), "kind": "Differs", **error.content})
-        raise SystemExit(EXIT_DIFFERENT) from None
-    except FoundDifferences:
-        raise SystemExit(EXIT_DIFFERENT) from None
-    except PipelineError as error:
-        tell({"error": str(error), "kind": type(error).__name__})
-        raise SystemExit(EXIT_FAILED) from None
+    with failures():
+        try:
+            yield
+        except Differs as error:
+            tell(error.content)
+            raise
 
 
 @contextmanager
 def _working(plan: Path, options: dict[str, Any], *, exclusive: bool = True) -> Iterator[tuple[MigrationState, Route]]:
     """Open the state of a plan, and make its route from the options of both sides."""
     from spark_pipeline.jobs.migrate.copying import Route
+    from spark_pipeline.jobs.migrate.options import recall_options
     from spark_pipeline.jobs.migrate.state import MigrationState
     from spark_pipeline.jobs.migrate.terms import TARGET_YDB
 
-    sides = read_side_options(**options)
     with _told_failures(), MigrationState(plan, exclusive=exclusive) as state:
+        sides = read_side_options(**recall_options(plan, options))
         made = state.plan
         target = dict(sides.target)
         ydb = target.pop(TARGET_YDB, "")
@@ -391,10 +392,14 @@ def _runner(
         yield runner, progress
 
 
-def _told_to_node(route: Route, state: MigrationState, progress: Meter, also: str = "") -> AbstractContextManager[None]:
-    """Report to the target's console: commands of a migration are one job, unless their suffix ``also`` differs."""
+def _told_to_node(route: Route, state: MigrationState, progress: Meter) -> AbstractContextManager[None]:
+    """Report to the target's console, where a migration is one job. While another process copies, only that reports,
+    with the verdict of the last verification."""
+    if state.is_busy:
+        return nullcontext()
     name = f"{route.migration}: {len(state.plan.topics)} topics from {route.source}"
-    return reported(route.target, route.target_options, "migrate", name, progress, route.migration + also)
+    told = state.with_verdict(progress.progress)
+    return reported(route.target, route.target_options, "migrate", name, told, route.migration)
 
 
 def _ticking(progress: Meter, options: dict[str, Any]) -> AbstractContextManager[None]:

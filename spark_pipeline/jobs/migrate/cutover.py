@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_pipeline.core.errors import FoundDifferences, PipelineError
@@ -102,7 +102,7 @@ class Cutover:
             "migration": plan.migration,
             "plan": plan.digest,
             "steps": self._done,
-            "not_carried": [{"topic": one.topic, "what": one.what, "why": one.why} for one in plan.not_carried],
+            "not_carried": [asdict(one) for one in plan.not_carried],
         }
 
     def _step(self, name: str, **facts: Any) -> None:

@@ -34,11 +34,15 @@ class PlannedPartition:
 
 @dataclass(frozen=True, slots=True)
 class NotCarried:
-    """A property of the source that the target cannot take over: ``what`` of ``topic`` ("" for all), and why."""
+    """A property of the source that the target does not take over as it is: ``what`` of ``topic`` ("" for all).
+
+    ``why`` is the reason, or with ``changed`` what the target has instead.
+    """
 
     topic: str
     what: str
     why: str
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +145,6 @@ def carried(
             continue
         taken[key] = value
         if not valid[key]:
-            left.append(NotCarried(topic, f"{key} = {value}", "it is kept and shown, but has no effect at the target"))
+            why = "it is kept and shown, but has no effect at the target"
+            left.append(NotCarried(topic, f"{key} = {value}", why, changed=True))
     return taken, left

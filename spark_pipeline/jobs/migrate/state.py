@@ -1,6 +1,6 @@
 """The state of a migration in a directory beside its plan: receipts, steps, reports.
 
-``plan.json`` -> ``plan.json.state/`` with ``receipts.jsonl``, ``steps.json`` and ``report.json``. Losing it costs only
+``plan.json`` -> ``plan.json.state/`` with receipts, steps, reports and the sides' options. Losing it costs only
 time: the target knows its offsets, and repeated batches are compared.
 """
 
@@ -10,12 +10,14 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
 from anabranch_kit.run.clock import now_ms
+from spark_pipeline.core.client.job_client import JobProgress
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.files import json_bytes, replace
 from spark_pipeline.core.ranges import TopicPartition
@@ -26,14 +28,20 @@ class Busy(PipelineError):
     """Another process works on this migration."""
 
 
+def state_directory(plan: Path) -> Path:
+    """Return the directory beside a plan."""
+    return plan.with_name(plan.name + ".state")
+
+
 class MigrationState:
     """The state of one plan, a context manager; ``exclusive`` for a process that changes it."""
 
     def __init__(self, plan_path: Path, *, exclusive: bool = True) -> None:
         self.plan = Plan.load(plan_path)
         self.path = plan_path
-        self.directory = plan_path.with_name(plan_path.name + ".state")
+        self.directory = state_directory(plan_path)
         self.directory.mkdir(exist_ok=True)
+        self.exclusive = exclusive
         self._lock = (self.directory / "lock").open("a")
         if exclusive:
             try:
@@ -67,6 +75,35 @@ class MigrationState:
         """Record a completed step; durable when this returns."""
         self.steps[name] = {"at_ms": now_ms(), **facts}
         replace(self._steps_path, json_bytes({"plan": self.plan.digest, "steps": self.steps}))
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether another process changes this migration now."""
+        if self.exclusive:
+            return False
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return False
+
+    def with_verdict(self, progress: Callable[[], JobProgress]) -> Callable[[], JobProgress]:
+        """Return ``progress``, with the verdict of the last verification among its details."""
+
+        def told() -> JobProgress:
+            now = progress()
+            return replaced(now, details={**now.details, "verified": self._verdict()})
+
+        return told
+
+    def _verdict(self) -> str:
+        try:
+            found = json.loads((self.directory / "verify.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return ""
+        count = len(found["differences"])
+        return f"{f'{count} differences' if count else 'equal'} at level {found['level']}"
 
     def report(self, name: str, content: Mapping[str, Any]) -> Path:
         """Store a report and return its path."""

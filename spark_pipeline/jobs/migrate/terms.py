@@ -101,8 +101,8 @@ def terms_of(url: str) -> Terms:
     return found
 
 
-def _listed(*rows: tuple[str, str]) -> list[NotCarried]:
-    return [NotCarried("", what, why) for what, why in rows]
+def _listed(*rows: tuple[str, str], changed: bool = False) -> list[NotCarried]:
+    return [NotCarried("", what, why, changed) for what, why in rows]
 
 
 def _sealed(topic: TopicInfo, what: str, why: str) -> list[NotCarried]:
@@ -111,7 +111,7 @@ def _sealed(topic: TopicInfo, what: str, why: str) -> list[NotCarried]:
     ``what`` is formatted with their numbers, ``why`` is the reason.
     """
     sealed = [str(number) for number, state in topic.states.items() if state != "active"]
-    return [NotCarried(topic.name, what.format(", ".join(sealed)), why)] if sealed else []
+    return [NotCarried(topic.name, what.format(", ".join(sealed)), why, changed=True)] if sealed else []
 
 
 _USERS = ("users and passwords", "the source tells nobody its users' passwords: give them with `anabranch user add`")
@@ -149,12 +149,16 @@ class KafkaTerms:
                 "producers ask for a new id at the target; until they do, their repetitions are not known",
             ),
             _MEMBERS,
+        )
+        found += _listed(
             ("leader epochs", "each cluster counts its own; they are the only bytes of a batch that are not kept"),
+            changed=True,
         )
         if not isinstance(source, KafkaEndpoint):
             return found
         found += _listed(
-            *((f"{key} = {value}", _OF_BROKERS[key]) for key, value in source.broker_config(_OF_BROKERS).items())
+            *((f"{key} = {value}", _OF_BROKERS[key]) for key, value in source.broker_config(_OF_BROKERS).items()),
+            changed=True,
         )
         return found + _listed(*source.left_behind())
 
@@ -174,7 +178,7 @@ class KafkaTerms:
         left: list[NotCarried] = []
         if largest.isascii() and largest.isdigit() and int(largest) > topic_config.MAX_MESSAGE_BYTES:
             why = f"it is set, but the target refuses batches of more than {topic_config.MAX_MESSAGE_BYTES} bytes"
-            left.append(NotCarried(topic.name, f"{_LARGEST} = {largest}", why))
+            left.append(NotCarried(topic.name, f"{_LARGEST} = {largest}", why, changed=True))
         taken, refused = carried(topic.name, config, _HONOURED, _check_config)
         return taken, left + refused
 
@@ -215,13 +219,12 @@ class YdbTerms:
             _USERS,
             _PERMISSIONS,
             _MEMBERS,
-            ("times of writing", "the target tells when a message came here; created_at is kept"),
             (
                 "producers all of whose messages are gone from the source",
                 "YDB tells of a producer's last seq_no only by its messages: such a producer begins anew",
             ),
             ("messages of more than 15 MiB", _LARGE),
-        )
+        ) + _listed(("times of writing", "the target tells when a message came here; created_at is kept"), changed=True)
 
     def effective_settings(self, topic: TopicInfo) -> dict[str, str]:
         found = dict(_KEPT)  # YDB leaves the period out if messages are kept for ever
@@ -250,7 +253,7 @@ class YdbTerms:
         derived = derived_names(topic.name).get("ydb")
         path = topic.config.get("path", derived)
         if path != derived:
-            left.append(NotCarried(topic.name, f"the path {path}", f"YDB's clients find it at {derived}"))
+            left.append(NotCarried(topic.name, f"the path {path}", f"YDB's clients find it at {derived}", changed=True))
         return config, left
 
 

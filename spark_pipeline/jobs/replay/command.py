@@ -80,6 +80,6 @@ def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> 
         if given["dry_run"]:
             tell(replay.plan(), given["report"])
             return
-        with reported(target, replay.target_options, "replay", f"{', '.join(topics)} from {source}", meter):
+        with reported(target, replay.target_options, "replay", f"{', '.join(topics)} from {source}", meter.progress):
             report = replay.run()
         tell(report, given["report"])

@@ -10,12 +10,12 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
+from bridges.commands.cli import main
 from spark_pipeline.core.errors import UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.jobs.migrate.command import command
 from tests.node_process import NodeProcess
 
 ALL = Columns.select(headers=True, metadata=True)
@@ -28,8 +28,8 @@ def target_url(node: NodeProcess) -> str:
 
 
 def migrate(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
-    """Run ``anabranch migrate`` here, and give its report."""
-    return run(command, code, *arguments)
+    """Run ``anabranch migrate`` here, and give its report, or its error."""
+    return run(main, code, "migrate", *arguments, "--json")
 
 
 def run(group: Any, code: int, *words: object) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def run(group: Any, code: int, *words: object) -> dict[str, Any]:
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == code, done.stdout + done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(done.stdout or done.stderr.splitlines()[-1])
     return report
 
 

@@ -17,11 +17,10 @@ from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.jobs.archive.command import command as archive
 from spark_pipeline.jobs.audit.command import command as audit
-from spark_pipeline.jobs.migrate.command import command as migrate
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, NodeProcess
 from tests.spark_pipeline.conftest import PIPELINE
-from tests.spark_pipeline.jobs.migrations import run, target_url
+from tests.spark_pipeline.jobs.migrations import migrate, planned, run, target_url
 
 BATCH = 100
 COUNT = 3000
@@ -196,24 +195,11 @@ def test_a_migration_is_verified_around_damage(
     make: Callable[[str], NodeProcess], tmp_path: Path, spoiled_side: str
 ) -> None:
     source, target = filled(make(f"from-{spoiled_side}")), make(f"to-{spoiled_side}")
-    plan = tmp_path / "plan.json"
-    run(
-        migrate,
-        0,
-        "plan",
-        "--from",
-        f"kafka://{source.kafka}",
-        "--to",
-        target_url(target),
-        "--topics",
-        "orders",
-        "-o",
-        plan,
-    )
-    run(migrate, 0, "run", plan, "--quiet")
+    plan = planned(f"kafka://{source.kafka}", target, tmp_path, "orders")
+    migrate("run", plan, "--quiet")
     spoil(target if spoiled_side == "target" else source)
     for level in (1, 2):
-        report = run(migrate, 2, "verify", plan, "--quiet", "--level", level)
+        report = migrate("verify", plan, "--quiet", "--level", level, code=2)
         assert [one["offset"] for one in report["differences"]] == [start for start, _ in DAMAGED]
         assert all(f"the {spoiled_side} says" in one["reason"] for one in report["differences"])
     assert report["records"] == LEFT + COUNT // BATCH
