@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import queue
 import re
+import select
 import signal
+import stat
 import sys
 import threading
 import time
@@ -98,6 +101,8 @@ def command(
         lines = _newest(lines, newest)
     # Of one topic the node counts them, and its answer is read to the end.
     left = cast("int | None", filters["limit"]) if len(topics) > 1 or member is not None else None
+    if follow:
+        threading.Thread(target=_interrupt_without_reader, daemon=True).start()
     can_interrupt = threading.current_thread() is threading.main_thread()  # no other is interrupted
     try:
         for topic, line in lines:
@@ -118,6 +123,15 @@ def command(
         client.close()
     if member is not None:
         member.commit(leave=True)
+
+
+def _interrupt_without_reader() -> None:
+    """Interrupt the command when nobody reads its output any more, as head does: a write may come only much later."""
+    if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
+        gone = select.poll()
+        gone.register(sys.stdout, 0)
+        gone.poll()
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 @contextmanager

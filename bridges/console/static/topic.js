@@ -3,11 +3,12 @@
 import { get, part, query as asked, send } from "./api.js";
 import { Chart, colourAt, lineage } from "./charts.js";
 import { topicClients } from "./clients.js";
-import { bytes, card, closing, confirmed, count, dialog, duration, fact, failed, faint, field, fill, front, h, note, nothing, pager, state as stateOf, table, tag, when, whole, zoneName } from "./dom.js";
+import { bytes, card, closing, count, dialog, duration, fact, failed, fill, front, h, note, nothing, pager, state as stateOf, table, tag, whole } from "./dom.js";
 import { groupLink, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
 import { records } from "./records.js";
-import { listState, pairs, users } from "./topics.js";
+import { config } from "./topic_forms.js";
+import { listState, users } from "./topics.js";
 
 const TABS = [["", "Flow"], ["clients", "Writers and readers"], ["partitions", "Partitions"], ["records", "Records"], ["groups", "Groups"], ["config", "Configuration"]];
 
@@ -136,40 +137,4 @@ function groups({ element, path, query, settle, refresh }) {
     }
   }
   return { element, refresh: look, close: () => [behind, late].forEach((one) => one.close()) };
-}
-
-function config({ element, path, name, refresh }) {
-  const list = h("div", {});
-  element.append(card("Configuration", h("div", { class: "bar" }, h("button", { type: "button", class: "main", onclick: () => change() }, "Change…"), h("button", { type: "button", class: "danger", onclick: remove }, "Delete the topic…")), list));
-  let last = null;
-  async function look() {
-    last = await get(path + "?limit=1");
-    const rows = Object.entries(last.effective_config).map(([key, value]) => ({ key, value, own: key in last.config, idle: last.without_effect.includes(key) }));
-    fill(list, h("p", { class: "faint" }, "made ", when(last.created_ms), ` ${zoneName()} · id `, last.id), table([
-      { title: "Key", kind: "mono", cell: (one) => (one.idle ? faint(one.key) : one.key) }, { title: "Value", kind: "mono", cell: (one) => (one.idle ? faint(String(one.value)) : String(one.value)) },
-      { title: "", cell: (one) => (one.own || one.idle ? h("span", {}, one.own ? tag("busy", "of this topic") : "", " ", one.idle ? tag("faint", "kept, without effect here") : "") : nothing()) },
-    ], rows, { caption: "Configuration" }));
-  }
-  function change() {
-    const text = h("textarea", { rows: 6, value: Object.entries(last.config).map(([key, value]) => `${key}=${value}`).join("\n") });
-    const number = h("input", { type: "number", min: last.partition_count, value: last.partition_count });
-    const problem = h("div", { role: "alert" });
-    const close = dialog(`Change ${name}`, h("form", { onsubmit: async (event) => {
-      event.preventDefault();
-      const now = pairs(text.value), changes = {};
-      for (const key of Object.keys(last.config)) if (!(key in now)) changes[key] = null;
-      for (const [key, value] of Object.entries(now)) if (last.config[key] !== value) changes[key] = value;
-      try {
-        await send("PATCH", path, { config: changes, ...(Number(number.value) > last.partition_count ? { partitions: Number(number.value) } : {}) });
-        close(); note(`changed ${name}`); refresh();
-      } catch (error) { fill(problem, failed(error)); }
-    } }, field("What differs from the defaults, a line each; one that is taken away goes back to its default", text), field("Partitions", number), problem,
-    h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main" }, "Change"))));
-  }
-  function remove() {
-    confirmed(`Delete ${name}?`, "Its records are gone for the readers of every protocol, and so are the positions of its groups.", "Delete it", async () => {
-      await send("DELETE", path); note(`deleted ${name}`); location.hash = "#/topics";
-    }, name);
-  }
-  return { element, refresh: look };
 }

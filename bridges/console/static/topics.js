@@ -1,8 +1,9 @@
 // Topics as one log: who writes and who reads, through which protocol, whatever the topic was made with.
 
-import { get, none, part, query as asked, send } from "./api.js";
+import { get, none, part, query as asked } from "./api.js";
 import { spark, told } from "./charts.js";
-import { bytes, count, dialog, failed, field, fill, front, h, note, pager, say, table, tag, whole } from "./dom.js";
+import { bytes, count, fill, front, h, pager, say, table, tag, whole } from "./dom.js";
+import { newTopic } from "./topic_forms.js";
 
 export function users(rates, way) {
   const some = Object.entries(rates).filter(([, one]) => one["bytes_" + way] > 0 || one["records_" + way] > 0);
@@ -39,7 +40,7 @@ export const innerList = (refresh, limit = 50) => { const made = listState({}, (
 export function topics({ element, query, settle, refresh }) {
   const { state, search, onsort, pages, wanted } = listState(query, settle, refresh, "name");
   const list = h("div", {});
-  element.append(h("h1", {}, "Topics"), h("div", { class: "bar" }, search, h("button", { type: "button", class: "main", onclick: () => create(refresh) }, "New topic")), h("section", { class: "card" }, list));
+  element.append(h("h1", {}, "Topics"), h("div", { class: "bar" }, search, h("button", { type: "button", class: "main", onclick: () => newTopic(refresh) }, "New topic")), h("section", { class: "card" }, list));
   async function look() {
     const page = await get("/api/topics" + asked({ ...wanted(), history: true }));
     fill(list, table([
@@ -58,30 +59,3 @@ export function topics({ element, query, settle, refresh }) {
 }
 
 const wrapped = (cell) => (row) => { const made = cell(row); return Array.isArray(made) ? h("span", {}, made) : made; };
-
-function create(refresh) {
-  const name = h("input", { required: true, maxLength: 249, autocomplete: "off" });
-  const partitions = h("input", { type: "number", min: 1, value: 1 });
-  const config = h("textarea", { rows: 4, placeholder: "retention.ms=86400000\ncleanup.policy=compact" });
-  const problem = h("div", { role: "alert" });
-  const form = h("form", { onsubmit: async (event) => {
-    event.preventDefault();
-    try {
-      await send("POST", "/api/topics", { name: name.value, partitions: Number(partitions.value), config: pairs(config.value) });
-      close(); note(`made ${name.value}`); refresh();
-    } catch (error) { fill(problem, failed(error)); }
-  } }, field("Name", name), field("Partitions", partitions), field("Configuration, a line each", config), problem,
-  h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main" }, "Create")));
-  const close = dialog("New topic", form);
-}
-
-// "name=value" lines
-export function pairs(text) {
-  const found = {};
-  for (const line of text.split("\n")) {
-    if (!line.trim()) continue;
-    const at = line.indexOf("=");
-    found[(at < 0 ? line : line.slice(0, at)).trim()] = at < 0 ? "" : line.slice(at + 1).trim();
-  }
-  return found;
-}

@@ -58,8 +58,8 @@ def run(
     )
 
 
-def ok(*arguments: str, node: NodeProcess, stdin: bytes = b"") -> bytes:
-    done = run(*arguments, node=node, stdin=stdin)
+def ok(*arguments: str, node: NodeProcess, stdin: bytes = b"", environ: dict[str, str] | None = None) -> bytes:
+    done = run(*arguments, node=node, stdin=stdin, environ=environ)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 

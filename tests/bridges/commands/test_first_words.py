@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -64,11 +65,40 @@ def test_output_that_nobody_reads_any_more_is_no_failure(one: NodeProcess) -> No
         assert tail.wait(30) == 0
 
 
-def test_status_and_version_and_completion(one: NodeProcess) -> None:
+def test_following_ends_when_nobody_reads_it_any_more(one: NodeProcess) -> None:
+    ok("topic", "create", "quiet", node=one)
+    ok("produce", "quiet", node=one, stdin=b"only\n")
+    command = [sys.executable, "-m", "bridges", "consume", "quiet", "-f", "-o", "earliest", "--node", one.console]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consume:
+        assert consume.stdout is not None
+        assert consume.stderr is not None
+        assert consume.stdout.readline() == b"only\n"
+        consume.stdout.close()  # and no record comes that could not be written
+        assert consume.wait(30) == 0
+        assert consume.stderr.read() == b""
+
+
+def test_names_of_the_node_and_of_contexts_are_completed(one: NodeProcess, tmp_path: Path) -> None:
+    ok("topic", "create", "shells", "shades", node=one)
+    contexts = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert run("context", "set", "here", "--node", one.console, environ=contexts).returncode == 0
+
+    def completed(words: str) -> list[bytes]:
+        asked = {"_ANABRANCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        return run(environ=asked | contexts).stdout.split()
+
+    assert completed("anabranch topic describe sh") == [b"plain,shades", b"plain,shells"]
+    assert completed("anabranch topic ls --context he") == [b"plain,here"]
+    assert completed("anabranch consume --node http://127.0.0.1:1 sh") == []
+
+
+def test_status_and_version_and_completion(one: NodeProcess, tmp_path: Path) -> None:
     assert b"cluster id" in ok("status", node=one)
     assert ok("--version", node=one) == ok("version", node=one)
     for shell in ("bash", "zsh", "fish"):
         assert b"_ANABRANCH_COMPLETE" in ok("completion", shell, node=one)
+        assert b"is written" in ok("completion", shell, "--install", node=one, environ={"XDG_DATA_HOME": str(tmp_path)})
+    assert len([path for path in tmp_path.rglob("*anabranch*") if path.is_file()]) == 3
     told = run(environ={"_ANABRANCH_COMPLETE": "bash_complete", "COMP_WORDS": "anabranch top", "COMP_CWORD": "1"})
     assert told.stdout.split() == [b"plain,topic", b"plain,top"]
 
