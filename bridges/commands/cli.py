@@ -33,6 +33,7 @@ _COMMANDS = {
     "status": ("nodes.node:status", "Show the state of a node and the work of each protocol."),
     "consume": ("topics.tail", "Print records of a topic, from anywhere, in any format; as tail."),
     "tail": ("topics.tail", "Print records of a topic."),
+    "bench": ("topics.bench", "Measure appends and reads of a node."),
     "accept-data-loss": ("servers.accept_data_loss", "Accept the loss of damaged data, so that a node can start."),
     "backup": ("servers.backup:backup", "Copy the data directory of a node, which may serve meanwhile."),
     "restore": ("servers.backup:restore", "Make a data directory of a backup."),

@@ -103,7 +103,8 @@ class MigrationState:
         except (FileNotFoundError, ValueError):
             return ""
         count = len(found["differences"])
-        return f"{f'{count} differences' if count else 'equal'} at level {found['level']}"
+        verdict = "equal" if not count else f"{count} difference{'s' if count > 1 else ''}"
+        return f"{verdict} at level {found['level']}"
 
     def report(self, name: str, content: Mapping[str, Any]) -> Path:
         """Store a report and return its path."""

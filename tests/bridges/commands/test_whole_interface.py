@@ -31,6 +31,8 @@ topic history words
 topic record words 0
 tail words --limit 1
 consume words --group readers
+bench --seconds 0.1 --size 10
+bench words --seconds 0.1 --size 10 --connections 1
 status
 group list
 group describe readers

@@ -1,4 +1,4 @@
-"""What is done with whole topics and groups on the page: made with options, cloned, emptied; positions in all topics."""
+"""Whole topics and groups on the page: topics made with options, cloned, emptied; positions set in all topics."""
 
 from __future__ import annotations
 
