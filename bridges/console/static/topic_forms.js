@@ -78,7 +78,7 @@ export async function newTopic(done, like = null) {
   const partitions = h("input", { type: "number", min: 1, value: like ? like.partition_count : 1 });
   form(like ? `Clone ${like.name}` : "New topic", "Create", [
     like ? h("p", {}, "The new topic has its partitions and configuration, and no records: Records has a replay into another topic.") : null,
-    h("div", { class: "bar" }, field("Name", name), field("Partitions", partitions)), config.element,
+    h("div", { class: "bar" }, field("Name", name), field("Partitions", partitions)), ...config.element,
   ], async () => {
     await send("POST", "/api/topics", { name: name.value, partitions: Number(partitions.value), config: config.read() });
     note(`made ${name.value}`); done(name.value);
@@ -94,8 +94,7 @@ export function config({ element, path, name, refresh }) {
     const meaning = await meanings();
     const rows = Object.entries(last.effective_config).map(([key, value]) => ({ key, value: String(value), own: key in last.config, idle: last.without_effect.includes(key) }));
     fill(list, h("p", { class: "faint" }, "made ", when(last.created_ms), ` ${zoneName()} · id `, last.id), table([
-      { title: "Key", kind: "mono", cell: (one) => (one.idle ? faint(one.key) : one.key) }, { title: "Value", kind: "mono", keep: true, cell: (one) => (one.idle ? faint(one.value) : one.value) },
-      { title: "In words", cell: (one) => words(one.key, one.value) },
+      { title: "Key", kind: "mono", cell: (one) => (one.idle ? faint(one.key) : one.key) }, { title: "Value", kind: "mono", keep: true, cell: (one) => h("span", { class: one.idle ? "faint" : null }, one.value, " ", faint(words(one.key, one.value))) },
       { title: "From", cell: (one) => (one.own || one.idle ? h("span", {}, one.own ? tag("busy", "of this topic") : "", " ", one.idle ? tag("faint", "kept, without effect here") : "") : nothing()) },
       { title: "Means here", cell: (one) => faint(meaning.get(one.key)?.meaning ?? "") },
     ], rows, { caption: "Configuration" }));
@@ -103,7 +102,7 @@ export function config({ element, path, name, refresh }) {
   async function change() {
     const before = last.config, fieldsOf = fields(await meanings(), before);
     const number = h("input", { type: "number", min: last.partition_count, value: last.partition_count });
-    form(`Change ${name}`, "Change", [field("Partitions", number), fieldsOf.element], async () => {
+    form(`Change ${name}`, "Change", [field("Partitions", number), ...fieldsOf.element], async () => {
       const now = fieldsOf.read(), changes = {};
       for (const key of Object.keys(before)) if (!(key in now)) changes[key] = null;
       for (const [key, value] of Object.entries(now)) if (before[key] !== value) changes[key] = value;
@@ -125,7 +124,7 @@ export function config({ element, path, name, refresh }) {
 }
 
 function words(key, value) {
-  if (!/^-?\d+$/.test(value) || Math.abs(Number(value)) > 1e17) return nothing();
-  if (/(\.|^)ms$/.test(key)) return DURATION.show(value);
-  return /bytes$/.test(key) ? (Number(value) < 0 ? NEVER : bytes(Number(value))) : nothing();
+  if (!/^-?\d+$/.test(value) || Math.abs(Number(value)) > 1e17) return "";
+  const said = /\.ms$/.test(key) ? DURATION.show(value) : !/bytes$/.test(key) ? "" : Number(value) < 0 ? NEVER : bytes(Number(value));
+  return said && `(${said})`;
 }

@@ -90,7 +90,7 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
             found = command.get_command(context, name)
             assert found is not None
             yield from leaves(found, (*path, name))
-    elif any("--node" in one.opts for one in command.params):
+    elif any("--context" in one.opts for one in command.params):
         yield path
 
 
