@@ -207,9 +207,10 @@ def names_of(kind: str, key: str) -> Callable[[click.Context, click.Parameter, s
 
 
 complete_topics = names_of("topics", "name")
+complete_groups = names_of("groups", "group")
 topic_argument = click.argument("topic", shell_complete=complete_topics)
 topics_argument = click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
-group_argument = click.argument("group", shell_complete=names_of("groups", "group"))
+group_argument = click.argument("group", shell_complete=complete_groups)
 
 
 def topic_path(topic: str, *parts: str, **query: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bridges.commands.client import NodeClient, asks_node
+from bridges.commands.client import NodeClient, asks_node, complete_groups, complete_topics
 from bridges.commands.common import escape, join_neighbours, print_table, space_option
 from bridges.commands.failure import fail
 
@@ -97,7 +97,7 @@ def which_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select slots."""
     for option in (
         space_option,
-        click.option("--group", help="Select the slot of this group."),
+        click.option("--group", shell_complete=complete_groups, help="Select the slot of this group."),
         click.option(
             "--partition",
             "partitions",
@@ -105,7 +105,7 @@ def which_options(command: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             help="Partition of --topic; may be repeated. Without it: all partitions.",
         ),
-        click.option("--topic", help="Select the slots of this topic's partitions."),
+        click.option("--topic", shell_complete=complete_topics, help="Select the slots of this topic's partitions."),
         click.option("--slot", "slots", type=int, multiple=True, help="Number of a slot; may be repeated."),
     ):
         command = option(command)

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from bridges.commands.client import NodeClient, asks_node, topic_argument, topic_path
+from bridges.commands.client import NodeClient, asks_node, complete_topics, topic_argument, topic_path
 from bridges.commands.common import NOTHING, confirm, escape, format_time, join_neighbours, print_table, yes_option
 
 
@@ -18,7 +18,9 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("search", required=False, default="")
-@click.option("--topic", default="", help="Only those that write to this topic or read it.")
+@click.option(
+    "--topic", default="", shell_complete=complete_topics, help="Only those that write to this topic or read it."
+)
 @click.option("--user", default="", help="Only those of this user.")
 @click.option("--protocol", default="", help="Only those of this protocol: kafka, pravega, ydb or http.")
 @click.option("--address", default="", help="Only those whose address and port contain this text.")

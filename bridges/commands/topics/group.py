@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from bridges.catalog.views.groups import CONSUMERS
-from bridges.commands.client import NodeClient, asks_node, group_argument
+from bridges.commands.client import NodeClient, asks_node, complete_topics, group_argument
 from bridges.commands.common import (
     NOTHING,
     confirm,
@@ -130,7 +130,13 @@ def history(group: str, space: str, span: str, client: NodeClient) -> None:
 
 @command.command("reset")
 @group_argument
-@click.option("--topic", "topics", multiple=True, help="Topic whose positions are set; may be repeated.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Topic whose positions are set; may be repeated.",
+)
 @click.option("--all-topics", is_flag=True, help="Set the positions in all topics that the group has positions in.")
 @click.option(
     "--partition",

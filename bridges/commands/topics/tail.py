@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from bridges.commands.client import NodeClient, asks_node, topic_path, topics_argument
+from bridges.commands.client import NodeClient, asks_node, complete_groups, topic_path, topics_argument
 from bridges.commands.common import parse_time
 from bridges.commands.failure import EXIT_USAGE, Failed, fail
 
@@ -50,6 +50,7 @@ _COMMIT_S = 1.0
 )
 @click.option(
     "--group",
+    shell_complete=complete_groups,
     help="Read as the only member of this group: from its positions, committing what was printed. Refused while it "
     "has members of any protocol.",
 )
