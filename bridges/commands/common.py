@@ -134,6 +134,15 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
+def print_result(document: object, *lines: str, as_json: bool) -> None:
+    """Print what a command has done: a JSON document, or lines of text."""
+    if as_json:
+        print_json(document)
+        return
+    for line in lines:
+        click.echo(line)
+
+
 def print_table(heads: list[str], rows: Iterable[Iterable[object]]) -> None:
     """Print columns aligned with spaces, readable for people and for awk."""
     lines = [heads, *([str(cell) for cell in row] for row in rows)]

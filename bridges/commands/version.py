@@ -6,7 +6,7 @@ import platform
 
 import click
 
-from bridges.commands.common import json_option, print_json
+from bridges.commands.common import json_option, print_result
 from bridges.version import VERSION, find_commit, version_line
 
 
@@ -14,7 +14,5 @@ from bridges.version import VERSION, find_commit, version_line
 @json_option
 def command(as_json: bool) -> None:
     """Print the version, and the commit if it was installed from one."""
-    if as_json:
-        print_json({"version": VERSION, "commit": find_commit(), "python": platform.python_version()})
-    else:
-        click.echo(version_line())
+    found = {"version": VERSION, "commit": find_commit(), "python": platform.python_version()}
+    print_result(found, version_line(), as_json=as_json)

@@ -15,6 +15,7 @@ from bridges.commands.common import (
     load_settings,
     node_flags,
     print_json,
+    print_result,
     print_table,
     read_password,
     settings_options,
@@ -73,13 +74,6 @@ class _File:
         scram = {mechanism: ScramKeys.from_password(password, mechanism) for mechanism in mechanisms}
         return User(name, PasswordHash.from_password(password), scram)
 
-    def say(self, document: object, text: str) -> None:
-        """Print the result, as JSON or as text."""
-        if self.as_json:
-            print_json(document)
-        else:
-            click.echo(text)
-
 
 def _edits_file(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name the file of users; the command gets it as ``file``."""
@@ -109,7 +103,7 @@ def add(name: str, scram: bool, file: _File) -> None:
 
     user = file.make_user(name, MECHANISMS if scram else ())
     file.change(edit)
-    file.say({"user": name, "scram": sorted(user.scram)}, f"added {name} in {file.path}")
+    print_result({"user": name, "scram": sorted(user.scram)}, f"added {name} in {file.path}", as_json=file.as_json)
 
 
 @command.command("remove")
@@ -123,7 +117,7 @@ def remove(name: str, file: _File) -> None:
             fail(f"there is no user {name}")
 
     file.change(edit)
-    file.say({"user": name}, f"removed {name} from {file.path}")
+    print_result({"user": name}, f"removed {name} from {file.path}", as_json=file.as_json)
 
 
 @command.command("passwd")
@@ -142,7 +136,8 @@ def passwd(name: str, file: _File) -> None:
         users[name] = user
 
     file.change(edit)
-    file.say({"user": name, "scram": sorted(user.scram)}, f"changed the password of {name} in {file.path}")
+    text = f"changed the password of {name} in {file.path}"
+    print_result({"user": name, "scram": sorted(user.scram)}, text, as_json=file.as_json)
 
 
 @command.command("list")

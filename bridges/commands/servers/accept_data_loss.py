@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridges.commands.common import json_option, key_values, load_settings, print_json, settings_options
+from bridges.commands.common import json_option, key_values, load_settings, print_result, settings_options
 from bridges.commands.failure import EXIT_CANNOT_START, EXIT_FAILED, fail
 
 if TYPE_CHECKING:
@@ -63,27 +63,20 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
             for line in found.sentences():
                 click.echo(f"  {line}")
         if check:
-            if as_json:
-                print_json({"lost": found.sentences(), "accepted": False})
+            print_result({"lost": found.sentences(), "accepted": False}, as_json=as_json)
             return
         if not yes and not (not as_json and click.confirm("Give it up?", default=False)):
             fail("nothing was changed", EXIT_FAILED, lost=found.sentences())
         done = loss.accept(store, StoreOptions(), found)
     except (StoreError, OSError) as error:
         fail(f"{store}: {error}", EXIT_CANNOT_START)
-    if as_json:
-        print_json({"lost": found.sentences(), "accepted": True, "log": done})
-        return
-    for line in done:
-        click.echo(line)
-    click.echo(f"The store can be opened now; {store / LOSSES} says what was given up.")
+    there = f"The store can be opened now; {store / LOSSES} says what was given up."
+    print_result({"lost": found.sentences(), "accepted": True, "log": done}, *done, there, as_json=as_json)
 
 
 def _nothing(where: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"lost": [], "accepted": False})
-    else:
-        click.echo(f"nothing that was acknowledged is damaged in {where}: there is nothing to accept")
+    nothing = f"nothing that was acknowledged is damaged in {where}: there is nothing to accept"
+    print_result({"lost": [], "accepted": False}, nothing, as_json=as_json)
 
 
 def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> bool:
@@ -109,8 +102,6 @@ def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> 
             asyncio.run(going_back.accept(settings))
     except (StoreError, LogError, OSError) as error:
         fail(str(error), EXIT_CANNOT_START)
-    if as_json:
-        print_json({"lost": [lost], "accepted": not check})
-    elif not check:
-        click.echo("Every node can be started now.")
+    done = [] if check else ["Every node can be started now."]
+    print_result({"lost": [lost], "accepted": not check}, *done, as_json=as_json)
     return True

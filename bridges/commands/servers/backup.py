@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridges.commands.common import json_option, print_json
+from bridges.commands.common import json_option, print_result
 from bridges.commands.failure import fail
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def _run(work: Callable[[], Manifest], done: str, *, as_json: bool) -> None:
     except (StoreError, LogError, OSError, sqlite3.Error) as error:
         fail(str(error))
     size = sum(one.size for one in manifest.files.values())
-    if as_json:
-        print_json({"taken": manifest.taken, "files": len(manifest.files), "bytes": size})
-    else:
-        click.echo(f"{done}: {len(manifest.files)} files, {size / 1e6:.1f} MB, as of {manifest.taken}")
+    count = len(manifest.files)
+    text = f"{done}: {count} files, {size / 1e6:.1f} MB, as of {manifest.taken}"
+    print_result({"taken": manifest.taken, "files": count, "bytes": size}, text, as_json=as_json)
