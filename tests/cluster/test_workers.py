@@ -451,10 +451,6 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
         assert len(group["members"]) == 1
     consumer.close()
     assert sorted(by_node) == [[], ["readers"]]
-    with urlopen(Request(f"{node.console}/api/topics/{TOPIC}/records", method="DELETE"), timeout=PATIENCE) as answer:
-        assert json.load(answer)["deleted"] == sum(writer.ends.values())
-    (topic,) = console(node, 1, f"/api/topics/{TOPIC}")
-    assert {row["partition"]: row["start_offset"] for row in topic["partitions"]} == writer.ends
     other = children(node)[1]
     os.kill(other, signal.SIGSTOP)
     try:
@@ -463,6 +459,10 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
         os.kill(other, signal.SIGCONT)
     assert listed["unanswered"] == [1]
     assert 0 < listed["topics"][0]["records"] < sum(writer.ends.values())
+    with urlopen(Request(f"{node.console}/api/topics/{TOPIC}/records", method="DELETE"), timeout=PATIENCE) as answer:
+        assert json.load(answer)["deleted"] == sum(writer.ends.values())
+    (topic,) = console(node, 1, f"/api/topics/{TOPIC}")
+    assert {row["partition"]: row["start_offset"] for row in topic["partitions"]} == writer.ends
 
 
 @pytest.mark.parametrize("tickets", [False, True])

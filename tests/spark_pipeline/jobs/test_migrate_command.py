@@ -42,7 +42,8 @@ def jobs(node: NodeProcess) -> list[dict[str, Any]]:
 def test_a_plan_is_a_table_and_its_migration_one_row(make: Callable[[str], NodeProcess], tmp_path: Path) -> None:
     source, target = make("source"), make("target")
     config = {"retention.ms": "1000000000", "segment.ms": "100"}
-    made = AdminClient({"bootstrap.servers": source.kafka}).create_topics([NewTopic("orders", 2, config=config)])
+    admin = AdminClient({"bootstrap.servers": source.kafka})
+    made = admin.create_topics([NewTopic("orders", 2, config=config)])
     made["orders"].result(30)
     producer = Producer({"bootstrap.servers": source.kafka})
     for number in range(10):
