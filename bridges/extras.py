@@ -8,6 +8,7 @@ _EXTRAS = {
     "gssapi": "kerberos",
     "jwt": "oauth",
     "ydb": "ydb",
+    **dict.fromkeys(("fastavro", "grpc_tools", "jsonschema"), "schemas"),
     **dict.fromkeys(
         ("deltalake", "kafka", "pandas", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "xxhash"), "spark"
     ),

@@ -14,10 +14,11 @@ compile() { # OUTPUT, then further arguments
 mkdir -p requirements
 # setuptools is the build backend of the editable install, which runs without build isolation: so it is locked too.
 compile requirements/run.lock --extra build --extra oauth
-compile requirements/cluster.lock --extra build --extra cluster --extra oauth --constraints requirements/run.lock
+compile requirements/cluster.lock --extra build --extra cluster --extra oauth --extra schemas \
+    --constraints requirements/run.lock
 compile requirements/spark.lock --extra build --extra spark --constraints requirements/run.lock
-compile requirements/dev.lock --extra build --extra cluster --extra dev --extra oauth --extra spark --constraints requirements/spark.lock \
-    --constraints requirements/cluster.lock
+compile requirements/dev.lock --extra build --extra cluster --extra dev --extra oauth --extra schemas --extra spark \
+    --constraints requirements/spark.lock --constraints requirements/cluster.lock
 for toolchain in go node; do
     "$uv" pip compile --quiet requirements/$toolchain.in --generate-hashes --no-header --no-emit-index-url \
         -o requirements/$toolchain.lock

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from anabranch_kit.net.http_get import MOST_BYTES, get
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth.private_file import stamp
 from bridges.auth.tokens import KeysError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-MOST_BYTES = 1024**2
 MOST_KEYS = 1000
 _SOONEST_S = 10.0
 """Shortest time between two requests, whatever clients send."""
@@ -103,24 +103,13 @@ class KeySet:
         self._stamp = now
 
     async def _ask(self) -> None:
-        import aiohttp
-
         self._asked, self._missed = self._clock(), False
         try:
-            patience = aiohttp.ClientTimeout(total=_PATIENCE_S)
-            async with (
-                aiohttp.ClientSession(timeout=patience, trust_env=True) as session,
-                session.get(self._place, allow_redirects=False) as answer,
-            ):
-                if answer.status != 200:
-                    raise ValueError(f"the answer has status {answer.status}")
-                body = bytearray()
-                async for piece in answer.content.iter_chunked(65536):
-                    body += piece
-                    if len(body) > MOST_BYTES:
-                        raise ValueError(f"the answer has more than {MOST_BYTES} bytes")
-            self._take(await asyncio.to_thread(parse, bytes(body)))
-        except (OSError, ValueError, aiohttp.ClientError) as error:
+            status, body = await get(self._place, _PATIENCE_S)
+            if status != 200:
+                raise ValueError(f"the answer has status {status}")
+            self._take(await asyncio.to_thread(parse, body))
+        except (OSError, ValueError) as error:
             log.error(
                 "could not read the keys of tokens; the former ones stay valid",
                 place=self._place,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bridges.console.history.sampling import Recorder
     from bridges.console.problems.rules import Problem
     from bridges.console.problems.watch import Watch
+    from bridges.console.schemas.decoding import Schemas
     from bridges.console.topics.emptying import TopicTrims
     from bridges.console.topics.sizes import TopicSizes
     from bridges.life import Life
@@ -90,5 +91,7 @@ class Host(Struct):
     """Requests to other nodes, and answers to theirs."""
     check: Callable[[], Awaitable[Sequence[Problem]]]
     """Returns what the doctor finds at this node, at most a minute ago, and that its data was restored."""
+    schemas: Schemas | None
+    """The schemas of the registry, None without one."""
     connect: Callable[[str], Mapping[str, str]]
     """Returns what a client is configured with, by listener, if it reaches this node at the given host."""

@@ -25,19 +25,12 @@ class PipelineSettings(Section):
     transactions: int = setting(
         10_000, ge=1, description="Maximum number of sink task attempts with an open transaction, over all queries."
     )
-    transaction_max_ms: Duration = setting(
-        3_600_000,
-        ge=1,
-        description="Longest idle timeout that a sink may request for its transactions. An open transaction holds back "
-        "readers of committed data, so it is aborted when its sink is silent for the requested time.",
-    )
-    query_ms: Duration = setting(
-        365 * 86_400_000,
-        ge=1,
-        description="How long the last committed batch of a streaming query is remembered. A repeated batch is "
-        "recognised by it.",
-    )
-
+    transaction_max_ms: ClassVar[Duration] = 3_600_000
+    """Longest idle timeout that a sink may request for its transactions. An open transaction holds back readers of
+    committed data, so it is aborted when its sink is silent for the requested time.
+    """
+    query_ms: ClassVar[Duration] = 365 * 86_400_000
+    """How long the last committed batch of a streaming query is remembered. A repeated batch is recognised by it."""
     connections_max_idle_ms: ClassVar[Duration] = 600_000
     """Time after which a connection without a request in progress is closed."""
     request_bytes: ClassVar[Size] = 16 * 1024**2

@@ -31,6 +31,12 @@ _QUIET_S = 15.0
 )
 @click.option("--records", "as_records", is_flag=True, help="Lines are JSON records, as 'tail --json' prints them.")
 @click.option("--partition", "-p", type=click.IntRange(0), help="Partition for all lines (default: by key).")
+@click.option(
+    "--key-schema", metavar="SUBJECT|ID", help="Schema of the node's registry that encodes keys, given as JSON."
+)
+@click.option(
+    "--value-schema", metavar="SUBJECT|ID", help="Schema of the node's registry that encodes values, given as JSON."
+)
 @asks_node
 def command(
     topic: str,
@@ -41,6 +47,7 @@ def command(
     as_records: bool,
     partition: int | None,
     client: NodeClient,
+    **schemas: str | None,
 ) -> None:
     """Append every line of FILE (default: standard input) to TOPIC as a record.
 
@@ -55,7 +62,7 @@ def command(
         raise click.UsageError("--records lines carry their own key, headers and partition")
     if key is not None and key_separator is not None:
         raise click.UsageError("either --key or --key-separator is given")
-    path = topic_path(topic, "records")
+    path = topic_path(topic, "records", **schemas)
     if str(file) == "-":
         answer = client.upload(path, _bodies(_blocks(sys.stdin.buffer), as_records, key_separator, common))
     else:

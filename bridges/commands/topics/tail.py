@@ -60,6 +60,7 @@ _COMMIT_S = 1.0
 @click.option("--key", help="Print only records with this key.")
 @click.option("--header", metavar="NAME[=TEXT]", help="Print only records with this header, and TEXT in its value.")
 @click.option("--look", type=click.IntRange(1), help="Maximum number of records to search (default: 100000).")
+@click.option("--raw", is_flag=True, help="Print bytes as they are stored, without the schema registry's schemas.")
 @click.option("--keys", is_flag=True, help="Print partition, offset and key before the value.")
 @click.option(
     "--format",
@@ -74,12 +75,16 @@ def command(
     start: str | None,
     group: str | None,
     follow: bool,
+    raw: bool,
     keys: bool,
     template: str | None,
     client: NodeClient,
     **filters: object,
 ) -> None:
-    """Print records of TOPICs, one a line: values as they are, or JSON records with --json."""
+    """Print records of TOPICs, one a line: values as they are, or JSON records with --json.
+
+    Keys and values that name a schema of the node's registry are printed as JSON.
+    """
     if keys:
         template = r"%p\t%o\t%k\t%s\n"
     topics = tuple(dict.fromkeys(topics))
@@ -93,6 +98,7 @@ def command(
         place = _place(client, start, follow) if member is None else {"at": member.places(topic, partition, start)}
         newest = int(place["limit"]) if "order" in place else 0
         query = {"partition": partition, "follow": "true" if follow else None, **filters, **place}
+        query["decode"] = None if raw else "true"
         paths[topic] = topic_path(topic, "records", **query)
     if (follow and len(paths) > 1) or member is not None:
         lines = _together(client, paths, member)
@@ -262,6 +268,13 @@ def _print(
         unreadable = f"partition {record['partition']}, offsets {record['offset']} to {record['end'] - 1}"
         click.echo(f"{unreadable}: {record['error']}", err=True)
     else:
+        for name in ("key_decoded", "value_decoded"):
+            if why := record.get(name, {}).get("error"):
+                at = f"partition {record['partition']}, offset {record['offset']}"
+                click.echo(
+                    f"{at}: the {name.partition('_')[0]} is not decoded by schema {record[name]['schema']}: {why}",
+                    err=True,
+                )
         sys.stdout.buffer.write(b"".join(_printed(record, topic, template or r"%s\n")))
     return True
 
@@ -320,6 +333,8 @@ def _header(name: str, value: object) -> bytes:
 
 
 def _field(record: Line, name: str) -> bytes:
+    if decoded := record.get(f"{name}_decoded", {}).get("text"):
+        return cast("str", decoded).encode()
     encoded = record.get(f"{name}_base64")
     if isinstance(encoded, str):
         return base64.b64decode(encoded)

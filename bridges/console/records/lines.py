@@ -2,7 +2,8 @@
 
 A line is an object with any of ``key``, ``value``, ``headers``, ``partition``, ``timestamp``. Bytes that are UTF-8
 appear as text in ``key`` and ``value``; other bytes as base64 in ``key_base64`` and ``value_base64``, in a header as an
-object ``{"base64": ...}``. A value that is a JSON number, list or object is stored as its JSON text.
+object ``{"base64": ...}``. A value that is a JSON number, list or object is stored as its JSON text. What a schema of
+the registry makes of them is beside them, in ``key_decoded`` and ``value_decoded``.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import json
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
+from msgspec import to_builtins
+
+from bridges.console.schemas.decoding import Decoded
 from bridges.formats.records import Record, told_headers
 from bridges.http.errors import BadLine
 
 _KEYS = frozenset({"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"})
-_OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
+_OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence", "key_decoded", "value_decoded"})
 """Keys that reading adds and writing ignores, so that lines read can be written again."""
 
 
 _FURTHEST_MS = 1 << 53
 """The earliest time, in milliseconds before 1970."""
 _UTF8 = codecs.getincrementaldecoder("utf-8")
+_NOTHING: Mapping[str, Decoded] = {}
 
 
 def parse_line(line: bytes) -> tuple[Record, int | None]:
@@ -44,8 +49,8 @@ def parse_line(line: bytes) -> tuple[Record, int | None]:
     return Record(_bytes(document, "key"), _bytes(document, "value"), headers, timestamp), partition
 
 
-def to_line(record: Record, partition: int) -> bytes:
-    """Return a record as a line of JSON, with the newline."""
+def to_line(record: Record, partition: int, decoded: Mapping[str, Decoded] = _NOTHING) -> bytes:
+    """Return a record as a line of JSON, with the newline. ``decoded``: its key and value by their schemas."""
     document: dict[str, Any] = {"partition": partition, "offset": record.offset}
     if record.timestamp != -1:
         document["timestamp"] = record.timestamp
@@ -53,6 +58,8 @@ def to_line(record: Record, partition: int) -> bytes:
     _put(document, "value", record.value)
     if headers := told_headers(record):
         document["headers"] = [[name, _header_value(value)] for name, value in headers]
+    for name, one in decoded.items():
+        document[f"{name}_decoded"] = to_builtins(one)
     return _json(document) + b"\n"
 
 
@@ -60,10 +67,10 @@ _PIECE = 64 * 1024
 """Bytes of a long record that are rendered at a time."""
 
 
-def line_parts(record: Record, partition: int) -> Iterator[bytes]:
+def line_parts(record: Record, partition: int, decoded: Mapping[str, Decoded] = _NOTHING) -> Iterator[bytes]:
     """Yield :func:`to_line` in pieces. Each piece takes a short time however long the record is; some are empty."""
     if record.size <= _PIECE:
-        yield to_line(record, partition)
+        yield to_line(record, partition, decoded)
         return
     document: dict[str, Any] = {"partition": partition, "offset": record.offset}
     if record.timestamp != -1:
@@ -95,6 +102,8 @@ def line_parts(record: Record, partition: int) -> Iterator[bytes]:
             yield b"]"
             separator = b","
         yield b"]"
+    for name, one in decoded.items():
+        yield b',"%s_decoded":' % name.encode() + _json(to_builtins(one))
     yield b"}\n"
 
 

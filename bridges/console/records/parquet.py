@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 CONTENT = "application/vnd.apache.parquet"
 _GROUP_BYTES = 1024 * 1024
 """Bytes of lines that become a row group."""
+_DECODED = ("key_decoded", "value_decoded")
 
 
 class ParquetSink:
     """Takes lines as pieces of bytes, and sends them as a Parquet file: a row group for each mebibyte.
 
-    Columns are partition, offset, timestamp, key, value, headers, and the error of records that cannot be read.
+    Columns are partition, offset, timestamp, key, value, headers, and the error of records that cannot be read; when
+    records are decoded, also the JSON of key and value, or why there is none.
     """
 
     def __init__(self, response: web.StreamResponse, memory: RequestMemory, file: _File) -> None:
@@ -37,10 +39,10 @@ class ParquetSink:
         self._lines = bytearray()
 
     @classmethod
-    async def open(cls, response: web.StreamResponse, memory: RequestMemory) -> ParquetSink:
+    async def open(cls, response: web.StreamResponse, memory: RequestMemory, *, decodes: bool) -> ParquetSink:
         """Return a sink that sends to a response. Raises RequestError if pyarrow is not installed."""
         try:
-            file = await asyncio.to_thread(_File)
+            file = await asyncio.to_thread(_File, decodes)
         except ImportError as error:
             raise RequestError(f"Parquet needs pyarrow, which this node does not have: {remedy(error)}", 501) from None
         return cls(response, memory, file)
@@ -71,7 +73,7 @@ class ParquetSink:
 class _File:
     """A Parquet file in the making; its methods return the bytes that have been added. Raises ImportError."""
 
-    def __init__(self) -> None:
+    def __init__(self, decodes: bool) -> None:
         self._arrow = pa = import_module("pyarrow")
         headers = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
         self._schema = pa.schema(
@@ -83,6 +85,7 @@ class _File:
                 ("value", pa.binary()),
                 ("headers", headers),
                 ("error", pa.string()),
+                *((name, pa.string()) for name in _DECODED if decodes),
             ]
         )
         self._bytes = io.BytesIO()
@@ -121,6 +124,7 @@ def _row(line: dict[str, Any]) -> dict[str, Any] | None:
             for name, value in line.get("headers", ())
         ],
         "error": line.get("error"),
+        **{name: one.get("text") or f"error: {one['error']}" for name in _DECODED if (one := line.get(name))},
     }
 
 

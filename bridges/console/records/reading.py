@@ -20,6 +20,7 @@ from bridges.errors import LogUnavailable, OffsetOutOfRange
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory
     from bridges.clients import Client
+    from bridges.console.schemas.decoding import Decoder
     from bridges.log.remote.readable import ReadableLog
     from bridges.metrics import TopicTraffic
 
@@ -53,6 +54,7 @@ class Answer(Struct):
     client: Client
     search: Search | None
     left: int = -1
+    decoder: Decoder | None = None
 
     @property
     def is_over(self) -> bool:
@@ -198,7 +200,8 @@ class Reader:
     async def _send_read(self, answer: Answer, log: ReadableLog, start: int, end: int) -> Wanted | None:
         """Send the records of ``[start, end)`` that one read returns; None if there are none up to the log's end."""
         memory = answer.memory
-        wanted = Wanted(log.partition, start, end, answer.left, search=answer.search)
+        decodes = answer.decoder is not None
+        wanted = Wanted(log.partition, start, end, answer.left, search=answer.search, decodes=decodes)
         held = await memory.granted(Kind.READS, _READ_BYTES, _READ_LEAST)
         try:
             batches = await log.read_committed(start, held)
@@ -233,12 +236,21 @@ class Reader:
         it is written. Only one record grows at a time: several that each hold a part and wait for more would block each
         other.
         """
-        response, memory = answer.response, answer.memory
         ended, piece = advance(lines)
         if piece:
-            await response.write(piece)
-        if ended:
-            return
+            await answer.response.write(piece)
+        decoded = 0
+        try:
+            while not ended:
+                answer.memory.give(Kind.READS, decoded)
+                decoded = await _decode(answer, wanted)
+                ended = await self._send_steps(answer, lines, wanted, records)
+        finally:
+            answer.memory.give(Kind.READS, decoded)
+
+    async def _send_steps(self, answer: Answer, lines: Sliced[None], wanted: Wanted, records: int) -> bool:
+        """Write lines up to their end, and return True, or until something is to be decoded: that needs no turn."""
+        response, memory = answer.response, answer.memory
         counted, growing = 0, False
         async with self._works.turn(records):
             try:
@@ -269,12 +281,26 @@ class Reader:
                                 await response.write(piece)
                         except TimeoutError:
                             raise ConnectionAbortedError("the client takes nothing of its records") from None
-                    if ended:
-                        return
+                    if ended or wanted.frames:
+                        return ended
             finally:
                 if growing:
                     self._growing.release()
                 memory.give(Kind.READS, counted)
+
+
+async def _decode(answer: Answer, wanted: Wanted) -> int:
+    """Decode the frames at which a rendering has stopped; return the bytes that are held now."""
+    frames, wanted.frames = wanted.frames, []
+    if not frames or answer.decoder is None:
+        return 0
+    size = 0
+    told = await answer.decoder.decode([frame for _, _, frame in frames])
+    for (offset, name, _), one in zip(frames, told, strict=True):
+        wanted.decoded.setdefault(offset, {})[name] = one
+        size += len(one.text)
+    answer.memory.take(Kind.READS, size)
+    return size
 
 
 class _Moved:

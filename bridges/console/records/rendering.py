@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from anabranch_kit.run.sliced import Sliced
 from bridges.console.records.conditions import PARSED_BYTES, Condition, matches
 from bridges.console.records.lines import line_parts
+from bridges.console.schemas.decoding import MOST_BYTES, TOO_LONG, Decoded, Frame, frames_of
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of, records_of
 from bridges.formats.codecs.compression import PIECE
@@ -34,7 +35,8 @@ class Wanted(Struct):
     ``records``: number rendered so far. ``held``: bytes of the large record that is being rendered or decompressed.
     ``grows``: it is being decompressed, and a step may add :data:`STEP` to it. ``search``: render only what it finds.
     ``at``: the offset behind the record examined last. ``examined``: number of records, with timestamps from ``oldest``
-    to ``latest``. ``times``: timestamps of the records rendered.
+    to ``latest``. ``times``: timestamps of the records rendered. With ``decodes``, the rendering stops at ``frames``,
+    which name schemas, until the reader has put what they are into ``decoded``, by offset and name.
     """
 
     partition: int
@@ -50,13 +52,16 @@ class Wanted(Struct):
     oldest: int = 1 << 63
     latest: int = -1
     times: list[int] = field(default_factory=list)
+    decodes: bool = False
+    frames: list[tuple[int, str, Frame]] = field(default_factory=list)
+    decoded: dict[int, dict[str, Decoded]] = field(default_factory=dict)
 
     def examine(self, record: Record) -> bool:
         """Return whether to render ``record``, which is within the offsets."""
         self.at = record.offset + 1
         self.examined += 1
         self.oldest, self.latest = min(self.oldest, record.timestamp), max(self.latest, record.timestamp)
-        if self.search is not None and not self.search.finds(record):
+        if self.search is not None and not self.search.finds(record, self.decoded.get(record.offset)):
             return False
         self.records += 1
         self.times.append(record.timestamp)
@@ -86,35 +91,47 @@ class Search(Struct):
     conditions: Sequence[Condition] = ()
     too_long: int = 0
 
-    def parses(self, record: Record) -> int:
+    def parses(self, record: Record, decoded: Mapping[str, Decoded] | None) -> int:
         """Return the bytes that :meth:`finds` may have to parse."""
-        return min(len(record.value or b""), PARSED_BYTES) if self.conditions else 0
+        return min(len(_document(record, decoded) or b""), PARSED_BYTES) if self.conditions else 0
 
-    def finds(self, record: Record) -> bool:
+    def finds(self, record: Record, decoded: Mapping[str, Decoded] | None) -> bool:
         """Return whether ``record`` matches; it counts as examined."""
         self.left -= 1
+        if not self.may_find(record):
+            return False
+        if self.text and not (
+            _has(record.key, self.text)
+            or _has(record.value, self.text)
+            or any(_has(value, self.text) for _, value in record.headers)
+            or any(_has(one.text.encode(), self.text) for one in (decoded or {}).values())
+        ):
+            return False
+        if not self.conditions:
+            return True
+        document = _document(record, decoded)
+        if len(document or b"") > PARSED_BYTES:
+            self.too_long += 1
+            return False
+        return matches(self.conditions, document)
+
+    def may_find(self, record: Record) -> bool:
+        """Return whether ``record`` matches, besides ``text`` and ``conditions``."""
         if self.until_ms >= 0 and record.timestamp > self.until_ms:
             return False
         if self.since_ms >= 0 and record.timestamp < self.since_ms:
             return False
         if self.key is not None and record.key != self.key:
             return False
-        if self.header and not any(
+        return not self.header or any(
             name == self.header and _has(value, self.header_text) for name, value in record.headers
-        ):
-            return False
-        if self.text and not (
-            _has(record.key, self.text)
-            or _has(record.value, self.text)
-            or any(_has(value, self.text) for _, value in record.headers)
-        ):
-            return False
-        if not self.conditions:
-            return True
-        if len(record.value or b"") > PARSED_BYTES:
-            self.too_long += 1
-            return False
-        return matches(self.conditions, record.value)
+        )
+
+
+def _document(record: Record, decoded: Mapping[str, Decoded] | None) -> bytes | None:
+    """Return the JSON of a record's value: its schema's, or its own."""
+    one = (decoded or {}).get("value")
+    return one.text.encode() if one is not None and one.text else record.value
 
 
 def _has(data: bytes | None, text: bytes) -> bool:
@@ -140,7 +157,8 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
             records = records_of(format_of(batch.flags), batch, inflated_bytes, wanted.start)
             decompressed = 0  # bytes since the last record; a None may stand for decompressed bytes
             most = wanted.limit - wanted.records if wanted.limit >= 0 and wanted.search is None else -1
-            for record in bounded(records, most):
+            records = bounded(records, most)
+            for record in _decoded(records, wanted) if wanted.decodes else records:
                 seen += 1
                 decompressed = decompressed + STEP if record is None else 0
                 wanted.grows = record is None
@@ -148,12 +166,13 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
                 if record is not None:
                     reached = record.offset + 1
                 if record is not None and wanted.search is not None:
-                    parsed += wanted.search.parses(record)
+                    parses = wanted.search.parses(record, wanted.decoded.get(record.offset))
+                    parsed += parses
                     if parsed > _PARSED_BYTES:  # a long value is not parsed in the same step as others
                         yield b"".join(lines)
-                        lines, size, seen, parsed = [], 0, 0, wanted.search.parses(record)
+                        lines, size, seen, parsed = [], 0, 0, parses
                 if record is not None and record.offset < wanted.end and wanted.examine(record):
-                    for part in line_parts(record, wanted.partition):
+                    for part in line_parts(record, wanted.partition, wanted.decoded.get(record.offset, {})):
                         lines.append(part)
                         size += max(len(part), 1)
                         if size >= _SLICE_BYTES:
@@ -172,3 +191,38 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
             break
         seen += 1
     yield b"".join(lines)
+
+
+def _decoded(records: Iterator[Record | None], wanted: Wanted) -> Iterator[Record | None]:
+    """Yield records some at a time, after a None at which the reader decodes those that may be found."""
+    some: list[Record] = []
+
+    def decoded() -> Iterator[Record | None]:
+        wanted.decoded.clear()
+        for record in some:
+            if record.offset < wanted.end and (wanted.search is None or wanted.search.may_find(record)):
+                wanted.frames += [(record.offset, name, frame) for name, frame in frames_of(record)]
+        if wanted.frames:
+            yield None
+        yield from some
+        some.clear()
+
+    try:
+        size = 0
+        for record in records:
+            is_short = record is not None and record.size <= MOST_BYTES
+            if record is not None and is_short:
+                some.append(record)
+                size += record.size
+            if not is_short or size >= _SLICE_BYTES or len(some) >= _SLICE_RECORDS:
+                yield from decoded()
+                size = 0
+            if not is_short:
+                if record is not None:
+                    too_long = {name: Decoded(frame.told, error=TOO_LONG) for name, frame in frames_of(record)}
+                    wanted.decoded[record.offset] = too_long
+                yield record
+    except BatchInvalid:
+        yield from decoded()  # those before the one that cannot be read
+        raise
+    yield from decoded()

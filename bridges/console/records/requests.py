@@ -26,6 +26,7 @@ from bridges.console.records.lines import parse_line
 from bridges.console.records.parquet import CONTENT, ParquetSink
 from bridges.console.records.reading import Answer, Order, Reader, Span
 from bridges.console.records.rendering import Search
+from bridges.console.schemas.registry import SchemaError
 from bridges.errors import LogError, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
@@ -84,6 +85,14 @@ class RecordsQuery(Struct, frozen=True, kw_only=True):
     order: Annotated[Literal["newest", "oldest"], Meta(description="Partitions are merged by time.")] | None = None
     at: Annotated[str, Meta(description="partitions, and where to begin (with newest: end) in each: 0:17,2:5")] = ""
     format: Annotated[Literal["lines", "parquet"], Meta(description="parquet needs pyarrow")] = "lines"
+    decode: Annotated[bool, Meta(description="also as schemas of the registry say, which filters then see")] = False
+
+
+class ProduceQuery(Struct, frozen=True, kw_only=True):
+    """Query for appends: schemas that encode keys and values."""
+
+    key_schema: Annotated[str, Meta(description="subject, or id, of a schema of the registry")] = ""
+    value_schema: Annotated[str, Meta(description="subject, or id, of a schema of the registry")] = ""
 
 
 class _Pending(Struct):
@@ -108,21 +117,30 @@ class RecordHandlers(Handlers):
             task.cancel()
 
     def close(self) -> None:
-        """Stop rendering. To be called when no request is in progress."""
+        """Stop rendering and decoding. To be called when no request is in progress."""
         self._reader.close()
+        if self._node.schemas is not None:
+            self._node.schemas.close()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    @route("POST /api/topics/{topic}/records", "Append records, a line each", Operation.WRITE, lines=True)
-    async def produce(self, request: web.Request) -> web.Response:
+    @route(
+        "POST /api/topics/{topic}/records",
+        "Append records, a line each",
+        Operation.WRITE,
+        query=ProduceQuery,
+        lines=True,
+    )
+    async def produce(self, request: web.Request, query: ProduceQuery) -> web.Response:
         """Append the lines of the body. When all are durable, answer with their number and their offsets by partition.
 
-        An invalid line ends the request with 400, its line number, and the number of records stored.
+        An invalid line ends the request with 400, its line number, and the number of records stored. With a schema,
+        keys or values are JSON that it encodes; a value that does not fit is an invalid line.
         """
         with visit(self._node.clients, FRONT, request) as client:
-            return await self._produce(request, client)
+            return await self._produce(request, query, client)
 
-    async def _produce(self, request: web.Request, client: Client) -> web.Response:
+    async def _produce(self, request: web.Request, query: ProduceQuery, client: Client) -> web.Response:
         memory = memory_of(request)
         writer = _Writer(self._node, self._topic(request), memory, client)
         lines = _Lines(request, self._node.http_line_bytes, memory)
@@ -132,7 +150,10 @@ class RecordHandlers(Handlers):
                 number += 1
                 await turns.rest()
                 if line.strip():
-                    await writer.add(*parse_line(line))
+                    record, partition = parse_line(line)
+                    record.key = await self._encode("key", record.key, query.key_schema)
+                    record.value = await self._encode("value", record.value, query.value_schema)
+                    await writer.add(record, partition)
             await writer.finish()
         except LogError as error:
             await writer.settle()
@@ -144,6 +165,19 @@ class RecordHandlers(Handlers):
         finally:
             writer.abandon()
         return web.json_response({"records": writer.stored, "partitions": writer.offsets})
+
+    async def _encode(self, name: str, data: bytes | None, schema: str) -> bytes | None:
+        """Return a key or value as the subject or id says; without one as it is. Raises BadLine."""
+        if data is None or not schema:
+            return data
+        if self._node.schemas is None:
+            raise BadLine("this node has no schema registry: set schemas.registry")
+        try:
+            return await self._node.schemas.encode(
+                int(schema) if schema.isdecimal() and len(schema) < 10 else schema, data
+            )
+        except SchemaError as error:
+            raise BadLine(f"{name}: {error}") from None
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -165,6 +199,10 @@ class RecordHandlers(Handlers):
 
         With ``order``, partitions are merged by time: at least ``limit`` records are sent, and with ``key`` those of
         the key's own partition first. Lines with ``looked`` alone tell the progress.
+
+        With ``decode``, keys and values that name a schema of the node's registry have ``key_decoded`` and
+        ``value_decoded`` beside their bytes: the ``schema`` (its id or GUID), its ``type``, and the JSON ``text``, or
+        an ``error``. ``json`` and ``text`` look into that.
         """
         with visit(self._node.clients, FRONT, request) as client:
             return await self._read(request, query, client)
@@ -187,10 +225,13 @@ class RecordHandlers(Handlers):
         response = web.StreamResponse(headers={"Content-Type": _LINES, "Cache-Control": "no-store"})
         sink: web.StreamResponse | ParquetSink = response
         if query.format == "parquet":
-            sink = await ParquetSink.open(response, memory)
+            sink = await ParquetSink.open(response, memory, decodes=query.decode)
             response.headers["Content-Type"] = CONTENT
         await response.prepare(request)
-        answer = Answer(sink, memory, traffic, client, search, -1 if limit is None or order is not None else limit)
+        schemas = self._node.schemas if query.decode else None
+        decoder = None if schemas is None else schemas.decoder()
+        most = -1 if limit is None or order is not None else limit
+        answer = Answer(sink, memory, traffic, client, search, most, decoder)
         task = asyncio.current_task()
         assert task is not None
         self._followers.add(task)

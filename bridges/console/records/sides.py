@@ -7,12 +7,14 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from msgspec import to_builtins
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import worked_off
 from bridges.auth import Operation
 from bridges.console.handlers import Handlers, route
 from bridges.console.host import Host
+from bridges.console.schemas.decoding import frames_of
 from bridges.formats import FORMAT_MASK, FORMATS, FormatId, format_of, records_of
 from bridges.formats.base import EVENT_HEADER
 from bridges.formats.records import Record, StoredBatch, told_headers
@@ -49,7 +51,7 @@ class SideHandlers(Handlers):
     )
     async def record(self, request: web.Request) -> web.Response:
         """Return how the record at an offset, or the next existing one, is stored, and how Kafka, Pravega and YDB
-        readers get it.
+        readers get it; with a schema registry, also what its schemas make of key and value (``decoded``).
 
         Of a long field the answer has the beginning, and its ``size``.
         """
@@ -80,6 +82,10 @@ class SideHandlers(Handlers):
             same = batch.flags & FORMAT_MASK == target
             shown = record if same else await worked_off(_translated(record, int(target), batch.written_ms))
             body[FORMATS[int(target)].name] = {**told(shown, record), "translated": not same}
+        if self._node.schemas is not None:
+            frames = list(frames_of(record))
+            decoded = await self._node.schemas.decoder().decode([frame for _, frame in frames])
+            body["decoded"] = {name: to_builtins(one) for (name, _), one in zip(frames, decoded, strict=True)}
         return web.json_response(body, headers={"Cache-Control": "no-store"})
 
     async def _find(self, log: PartitionLog, offset: int, memory: RequestMemory) -> tuple[StoredBatch, Record]:

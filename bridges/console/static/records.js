@@ -35,7 +35,7 @@ export function records({ element, path, name, query, settle }) {
   function remember(follows) {
     settle({ partition: partition.value, from: from.value === "newest" ? "" : from.value, offset: from.value === "offset" ? offset.value : "", since: ms(time), until: ms(until),
       limit: Number(limit.value) === BATCH ? "" : limit.value, text: text.value, key: key.value, header: header.value, json: json.value, look: Number(look.value) === LOOK ? "" : look.value, follow: follows });
-    const all = { partition: partition.value, since_ms: ms(time), ...(from.value === "offset" ? { offset: offset.value } : {}), ...(isSearch() ? { ...searched(), look: LOOK_MOST } : {}) };
+    const all = { decode: true, partition: partition.value, since_ms: ms(time), ...(from.value === "offset" ? { offset: offset.value } : {}), ...(isSearch() ? { ...searched(), look: LOOK_MOST } : {}) };
     fill(files, h("a", { href: `${path}/records` + asked(all), download: `${name}.ndjson` }, isSearch() ? "Download all that matches" : "Download all"),
       h("button", { type: "button", class: "link", onclick: () => parquet(all) }, "as Parquet"));
   }
@@ -50,8 +50,8 @@ export function records({ element, path, name, query, settle }) {
       { title: "", cell: (one) => h("input", { type: "checkbox", "data-key": "c" + id(one), "aria-label": `choose ${id(one)}`, checked: chosen.has(id(one)), onchange: (event) => { if (event.target.checked) chosen.add(id(one)); else chosen.delete(id(one)); } }) },
       { title: "Place", keep: true, cell: (one) => (one.error ? id(one) : h("button", { type: "button", class: "link", "data-key": id(one), onclick: () => sides(path, name, one) }, id(one))) },
       { title: `Time (${zoneName()})`, cell: (one) => when(one.timestamp ?? -1) },
-      { title: "Key", kind: "mono", keep: true, cell: (one) => data(one.key, one.key_base64, 80) },
-      { title: "Value", kind: "mono long", keep: true, cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : data(one.value, one.value_base64, 240)) },
+      { title: "Key", kind: "mono", keep: true, cell: (one) => asRead(one, "key", 80) },
+      { title: "Value", kind: "mono long", keep: true, cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : asRead(one, "value", 240)) },
       { title: "Headers", kind: "mono long", cell: (one) => (one.headers ? h("span", {}, one.headers.flatMap(([head, value], place) => [`${place ? ", " : ""}${head}: `, data(value?.base64 ? null : value, value?.base64, 60)])) : nothing()) },
     ], rows, { empty: "No records here.", caption: "Records" }));
   }
@@ -76,7 +76,7 @@ export function records({ element, path, name, query, settle }) {
     try {
       const begin = goOn ? { at: Object.entries(goOn).map((one) => one.join(":")).join(",") } : from.value === "offset" ? { offset: offset.value } : from.value === "time" ? { since_ms: ms(time) || 0 } : {};
       if (from.value === "before") begin.since_ms = ms(time);
-      await lines(`${path}/records` + asked({ partition: goOn ? "" : partition.value, order: newest ? "newest" : "oldest", limit: most, ...begin, ...(isSearch() ? { ...searched(), look: look.value } : {}) }), take, mine.signal);
+      await lines(`${path}/records` + asked({ decode: true, partition: goOn ? "" : partition.value, order: newest ? "newest" : "oldest", limit: most, ...begin, ...(isSearch() ? { ...searched(), look: look.value } : {}) }), take, mine.signal);
       const problem = found.find((one) => one.error && !("offset" in one));
       rows = found.filter((one) => "offset" in one).sort(latest);
       const left = newest ? rows.splice(most) : rows.splice(0, Math.max(0, rows.length - most));
@@ -100,7 +100,7 @@ export function records({ element, path, name, query, settle }) {
     fill(told, "following; what is new comes first"); draw();
     let waiting = 0;
     try {
-      await lines(`${path}/records` + asked({ partition: partition.value, offset: "latest", follow: true, ...(isSearch() ? { ...searched(), look: 10000000 } : {}) }), (one) => {
+      await lines(`${path}/records` + asked({ decode: true, partition: partition.value, offset: "latest", follow: true, ...(isSearch() ? { ...searched(), look: 10000000 } : {}) }), (one) => {
         if (!("offset" in one)) return;
         rows.unshift(one);
         if (rows.length > SHOWN) rows.length = SHOWN;
@@ -153,6 +153,13 @@ export function records({ element, path, name, query, settle }) {
 
 const id = (one) => `${one.partition}:${one.offset}`;
 
+// A key or value as its schema says, if it names one that the node's registry has; otherwise its bytes, and why.
+const asRead = (one, name, most) => {
+  const { schema, type, text, error } = one[`${name}_decoded`] ?? {};
+  if (text) return h("span", { title: `${type}, schema ${schema}` }, tag("good", type), " ", data(text, undefined, most));
+  return error ? h("span", {}, data(one[name], one[`${name}_base64`], most), h("span", { class: "faint" }, ` not decoded: ${error}`)) : data(one[name], one[`${name}_base64`], most);
+};
+
 const latest = (a, b) => (b.timestamp ?? 0) - (a.timestamp ?? 0) || b.offset - a.offset;
 
 // One record as it is stored, and as the readers of each protocol get it.
@@ -171,8 +178,9 @@ async function sides(path, name, one) {
     const row = (title, value) => [h("dt", {}, title), h("dd", {}, value)];
     const items = (all) => (all.length ? h("dl", {}, all.flatMap(([title, value]) => row(title, content(value)))) : nothing());
     const side = (kind, title, ...rest) => h("section", { class: "side " + kind }, h("h3", {}, title, seen.stored.format === kind ? h("span", { class: "good" }, " · as written") : h("span", { class: "faint" }, " · translated")), h("dl", {}, rest.flat()));
-    const { kafka, pravega, ydb, stored } = seen;
-    fill(box, h("p", { class: "faint" }, `Stored as ${stored.format}, in a batch of ${bytes(stored.bytes)} with the offsets ${stored.base_offset} to ${stored.end_offset - 1}; appended `, when(stored.appended_ms), ` ${zoneName()}`), h("div", { class: "sides" },
+    const { kafka, pravega, ydb, stored, decoded = {} } = seen;
+    const decodings = Object.entries(decoded).map(([what, { schema, type, text, error }]) => row(`${what}, ${type ?? ""} schema ${schema}`, text ? h("pre", {}, pretty({ text, size: 0 })) : h("span", { class: "bad" }, `not decoded: ${error}`)));
+    fill(box, h("p", { class: "faint" }, `Stored as ${stored.format}, in a batch of ${bytes(stored.bytes)} with the offsets ${stored.base_offset} to ${stored.end_offset - 1}; appended `, when(stored.appended_ms), ` ${zoneName()}`), decodings.length ? h("dl", { class: "decoded" }, decodings.flat()) : null, h("div", { class: "sides" },
       side("kafka", "Kafka", row("offset", whole(kafka.offset)), row("timestamp", when(kafka.timestamp)), row("key", content(kafka.key)), row("value", content(kafka.value)), row("headers", items(kafka.headers)), row("producer", kafka.producer_id ?? nothing())),
       side("pravega", "Pravega", row("event", content(pravega.event)), row("in the segment", bytes(pravega.event_bytes)), row("no place for", pravega.has_no_place_for.join(", ") || nothing())),
       side("ydb", "YDB", row("offset", whole(ydb.offset)), row("seq_no", whole(ydb.seq_no)), row("created_at", when(ydb.created_at)), row("producer", ydb.producer_id || nothing()), row("data", content(ydb.data)), row("metadata", items(ydb.metadata_items)))));
@@ -203,16 +211,17 @@ function indented(text) {
 
 function produce(path, name) {
   const key = h("input", { autocomplete: "off" }), value = h("textarea", { rows: 6 }), headers = h("textarea", { rows: 2, placeholder: "name=value" });
+  const schemas = ["key", "value"].map((what) => h("input", { autocomplete: "off", placeholder: `none, or ${name}-${what}` }));
   const partition = h("input", { type: "number", min: 0, placeholder: "by key" }), none = h("input", { type: "checkbox" }), problem = h("div", { role: "alert" });
   const close = dialog(`Produce to ${name}`, h("form", { onsubmit: async (event) => {
     event.preventDefault();
     const heads = headers.value.split("\n").filter((one) => one.trim()).map((one) => { const at = one.indexOf("="); return at < 0 ? [one, null] : [one.slice(0, at), one.slice(at + 1)]; });
     const record = { key: key.value === "" ? null : key.value, value: none.checked ? null : value.value, headers: heads, ...(partition.value === "" ? {} : { partition: Number(partition.value) }) };
     try {
-      const stored = await send("POST", `${path}/records`, JSON.stringify(record) + "\n");
+      const stored = await send("POST", `${path}/records` + asked({ key_schema: schemas[0].value.trim(), value_schema: schemas[1].value.trim() }), JSON.stringify(record) + "\n");
       const [[number, at]] = Object.entries(stored.partitions);
       close(); note(`stored in partition ${number} at offset ${at.first}`);
     } catch (error) { fill(problem, failed(error)); }
-  } }, field("Key (none if empty)", key), field("Value", value), h("label", { class: "line" }, none, "no value (a tombstone)"), field("Headers, a line each", headers), field("Partition", partition), problem,
+  } }, field("Key (none if empty)", key), field("Value", value), h("label", { class: "line" }, none, "no value (a tombstone)"), field("Headers, a line each", headers), field("Partition", partition), h("div", { class: "bar" }, field("Schema of the key (subject or id)", schemas[0]), field("Schema of the value", schemas[1])), problem,
   h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main" }, "Produce"))));
 }

@@ -42,8 +42,11 @@ from bridges.version import VERSION, find_commit
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from anabranch_kit.memory.budget import MemoryBudget
+    from bridges.console.schemas.decoding import Schemas
     from bridges.node.floors.by_itself import ByItself
     from bridges.node.floors.plan import Ground, Plan
+    from bridges.node.settings.sections import SchemaSettings
     from bridges.node.storage.data_dir import Restored
 
 _OWNERS_S = 10.0
@@ -120,8 +123,18 @@ def _show(
         watch=Watch(),
         peers=place.peers,
         check=Checks(plan, ground.restored).check,
+        schemas=_schemas(plan.settings.schemas, ground.budget),
         connect=partial(_connect, plan, ground, place),
     )
+
+
+def _schemas(settings: SchemaSettings, budget: MemoryBudget) -> Schemas | None:
+    if not settings.registry:
+        return None
+    from bridges.console.schemas.decoding import Schemas  # few nodes have a registry
+    from bridges.console.schemas.registry import Registry
+
+    return Schemas(Registry(settings.registry, settings.ca, budget))
 
 
 def _connect(plan: Plan, ground: Ground, place: ByItself, host: str) -> dict[str, str]:

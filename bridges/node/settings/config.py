@@ -36,6 +36,7 @@ from bridges.node.settings.sections import (
     MigrateSettings,
     NodeSettings,
     SbpSettings,
+    SchemaSettings,
     SettingsError,
 )
 from bridges.node.settings.setting import Kind, Section, Spec, fixed_at, kind_of, setting, settings_of, true_or_false
@@ -144,6 +145,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     migrate: MigrateSettings = MigrateSettings()
     auth: AuthSettings = AuthSettings()
+    schemas: SchemaSettings = SchemaSettings()
     logging: LoggingSettings = LoggingSettings()
 
     @property

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from anabranch_kit.net.address import Address
 from bridges.auth.kerberos import LocalNames
-from bridges.node.settings.setting import DatabaseUrl, Duration, Section, Size, SizeOrNone, setting
+from bridges.node.settings.setting import DatabaseUrl, Duration, HttpUrl, Section, Size, SizeOrNone, setting
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -431,6 +431,21 @@ class AuthSettings(Section):
     """Most quotas that are kept."""
     quota_clients: ClassVar[int] = 10_000
     """Users and client ids with a bucket of their own, per kind of quota; further ones share buckets."""
+
+
+class SchemaSettings(Section):
+    registry: HttpUrl = setting(
+        "",
+        description="Confluent-compatible schema registry: https://USER:PASSWORD@HOST:PORT/PATH, https://:TOKEN@HOST "
+        "with a bearer token, or without a login. Give passwords in ANABRANCH_SCHEMAS__REGISTRY or the settings file, "
+        "since other users of the machine can read command lines. The console and the commands tail, consume and "
+        "produce use its schemas; needs anabranch[schemas]. Empty: no registry.",
+    )
+    ca: str = setting(
+        "",
+        description="PEM file with the authority that signs the schema registry's certificate. Empty: the authorities "
+        "that the system trusts.",
+    )
 
 
 class LoggingSettings(Section):

@@ -149,6 +149,22 @@ DatabaseUrl = Annotated[str, Kind("URL", _database, shown_url, secret=True)]
 """URL of a PostgreSQL database, shown without its password."""
 
 
+def _http(given: object) -> str:
+    url = _text(given)
+    try:
+        parts = urlsplit(url)
+        wrong = url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment)
+    except ValueError:
+        wrong = True
+    if wrong:
+        raise ValueError("must be like https://USER:PASSWORD@HOST:PORT/PATH")
+    return url
+
+
+HttpUrl = Annotated[str, Kind("URL", _http, shown_url, secret=True)]
+"""URL of a server that is asked over HTTP, shown without its password."""
+
+
 def settings_of(section: type[Section]) -> Mapping[str, Spec | Section]:
     """Return the fields of a section by name; a field that is a section itself with its default."""
     return section.__settings__

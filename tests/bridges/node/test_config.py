@@ -296,6 +296,18 @@ def test_tls_without_a_listener_is_refused(key: str, tmp_path: Path) -> None:
         load({key: "a.pem"}, environ={}, directory=tmp_path)
 
 
+def test_the_login_at_a_schema_registry_is_never_shown() -> None:
+    for login, shown in (("me:hunter2@", "me:***@"), (":hunter2@", ":***@"), ("", "")):
+        loaded = load({}, environ={"ANABRANCH_SCHEMAS__REGISTRY": f"https://{login}registry:8081/x"}, fronts=())
+        (row,) = [one for one in loaded.table() if one.key == "schemas.registry"]
+        assert row.value == f"https://{shown}registry:8081/x"
+        assert loaded.settings.schemas.registry == f"https://{login}registry:8081/x"
+    for wrong in ("registry:8081", "ftp://hunter2@x", "https://", "https://[hunter2", "https://x?hunter2"):
+        with pytest.raises(SettingsError, match="must be like https://USER:PASSWORD@HOST:PORT/PATH") as refused:
+            load({"schemas.registry": wrong}, environ={}, fronts=())
+        assert "hunter2" not in str(refused.value)
+
+
 def test_the_password_of_a_database_is_never_shown() -> None:
     given = {"ANABRANCH_CLUSTER__DATABASE": "postgresql://me:hunter2@db:5432/all?sslpassword=hunter2&sslmode=require"}
     loaded = load({}, environ=given, fronts=())

@@ -1,0 +1,1 @@
+"""Values and keys of schema registries, decoded and encoded."""

@@ -1,0 +1,48 @@
+"""What a node and the process that decodes say to each other: MessagePack, behind four bytes with its length."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from msgspec import Struct
+
+MOST_SECONDS = 1.0
+"""Processor time that a value may take, with its schema the first time."""
+
+
+class Definition(Struct, array_like=True):
+    """A schema as the registry has it, and what it refers to, by name."""
+
+    kind: str
+    text: str
+    references: dict[str, str]
+
+
+class Job(Struct, array_like=True):
+    """Bytes to decode, or JSON to ``encode``, by the schema ``number``; its definition comes along the first time."""
+
+    number: int
+    data: bytes
+    indexes: bytes
+    encode: bool
+    definition: Definition | None
+
+
+class Result(Struct, array_like=True):
+    """What became of a job's data, or the reason why nothing did."""
+
+    data: bytes
+    error: str
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """Return the next frame; None at the end of the stream."""
+    head = stream.read(4)
+    data = stream.read(int.from_bytes(head)) if len(head) == 4 else b""
+    return data if len(head) == 4 and len(data) == int.from_bytes(head) else None
+
+
+def write_frame(stream: BinaryIO, data: bytes) -> None:
+    """Write a frame."""
+    stream.write(len(data).to_bytes(4) + data)
+    stream.flush()
