@@ -1,6 +1,6 @@
 """Configurations of groups and of client metrics, as Kafka's admin tools see them.
 
-Names, types, defaults and bounds are those of Kafka 4.4 (KIP-848, 932, 1240 and 714). Those of streams groups are
+Names, types, defaults and bounds are those of Kafka 4.4 (KIP-848, 932, 1191, 1240 and 714). Those of streams groups are
 listed and cannot be changed, since Anabranch has no streams groups. Subscriptions to client metrics are stored and
 described, but no client is asked to report without ``kafka.client_metrics_url``, as with a broker without a metrics
 plug-in.
@@ -67,6 +67,11 @@ def _once(names: list[str]) -> None:
         raise ValueError("names a metric twice")
 
 
+def _no_internal_topic(name: str) -> None:
+    if name.startswith("__"):
+        raise ValueError("must not begin with __")
+
+
 def _definition(name: str, default: str, doc: str, check: Any, kind: ConfigType = MILLISECONDS) -> ConfigDef:
     served = not name.startswith("streams.")
     return ConfigDef(name, kind, default, doc, check, dynamic=served, honoured=served)
@@ -117,6 +122,20 @@ GROUP_CONFIGS: Mapping[str, ConfigDef] = table(
         "share.renew.acknowledge.enable",
         "true",
         "Whether members may renew the lock of a record (KIP-1240).",
+        None,
+        ConfigType.BOOLEAN,
+    ),
+    _definition(
+        "errors.deadletterqueue.topic.name",
+        "",
+        "Topic for records that a share group rejects or gets too often (KIP-1191); empty: none.",
+        _no_internal_topic,
+        ConfigType.STRING,
+    ),
+    _definition(
+        "errors.deadletterqueue.copy.record.enable",
+        "false",
+        "Whether dead letters have key and value of the record, or only headers that name it (KIP-1191).",
         None,
         ConfigType.BOOLEAN,
     ),

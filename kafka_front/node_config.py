@@ -84,6 +84,18 @@ DYNAMIC: Mapping[str, ConfigDef] = table(
         "Milliseconds after which an idle producer's sequence numbers are forgotten.",
         between(1),
     ),
+    ConfigDef(
+        "errors.deadletterqueue.auto.create.topics.enable",
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether the dead letter topic of a share group is created if it does not exist (KIP-1191).",
+    ),
+    ConfigDef(
+        "errors.deadletterqueue.topic.name.prefix",
+        ConfigType.STRING,
+        "dlq.",
+        "Beginning of the names of share groups' dead letter topics; empty: any (KIP-1191).",
+    ),
 )
 """Keys of one node, or of all, that may change while the node runs."""
 

@@ -103,7 +103,7 @@ class KafkaServer:
         node.every(_SWEEP_MS, service.tokens.sweep, "delegation tokens")
         joined = self._groups = groups.groups_of(node, service.settings, service.access, service.group_configs)
         self._live_groups = LiveGroups(joined)
-        share = ShareService(node, service.settings, joined, service.group_configs)
+        share = ShareService(node, service.settings, joined, service.group_configs, service.broker_config)
         await joined.start()
         node.every(service.settings.group.share_heartbeat_interval_ms, share.expire, "members of share groups")
         self._share = share
@@ -149,8 +149,8 @@ class KafkaServer:
         )
 
         def configure() -> None:
-            server.limits = replace(server.limits, max_connections=service.broker_config("max.connections"))
-            node.logs.options.producer_idle_ms = service.broker_config("producer.id.expiration.ms")
+            server.limits = replace(server.limits, max_connections=int(service.broker_config("max.connections")))
+            node.logs.options.producer_idle_ms = int(service.broker_config("producer.id.expiration.ms"))
 
         service.broker_configs.changed = configure
         configure()

@@ -9,6 +9,7 @@ TOPIC_KEYS = (
     "compression.type",
     "compression.zstd.level",
     "delete.retention.ms",
+    "errors.deadletterqueue.group.enable",
     "file.delete.delay.ms",
     "flush.messages",
     "flush.ms",
@@ -37,4 +38,4 @@ TOPIC_KEYS = (
     "segment.ms",
     "unclean.leader.election.enable",
 )
-"""Names of the configurations that Kafka 4.2 lists for a topic."""
+"""Names of the configurations that Kafka 4.4 lists for a topic."""

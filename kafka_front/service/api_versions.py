@@ -13,9 +13,9 @@ from kafka_front.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 if TYPE_CHECKING:
     from kafka_front.context import Context
 
-#: Highest level of each feature of the cluster (KIP-584): consumer groups of KIP-848, share groups of KIP-932, and
-#: transactions of KIP-890.
-FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+#: Highest level of each feature of the cluster (KIP-584): consumer groups of KIP-848, share groups of KIP-932 with
+#: the dead letters of KIP-1191, and transactions of KIP-890.
+FEATURES = {"group.version": 1, "share.version": 2, "transaction.version": 2}
 _ZERO_SINCE = 4
 """First version whose clients accept a feature that begins with level 0 (KAFKA-17011); older Java clients fail."""
 _ADDRESSED_SINCE = 5

@@ -85,10 +85,10 @@ class KafkaService:
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics
 
-    def broker_config(self, key: str) -> int:
+    def broker_config(self, key: str) -> str:
         """Return the value in force here of a key of ``node_config.DYNAMIC``."""
         own, every = (self.broker_configs.own_values(name) for name in (str(self.node_id), node_config.EVERY_BROKER))
-        return int(node_config.resolve(key, own, self.catalog.options.static, every).value or 0)
+        return node_config.resolve(key, own, self.catalog.options.static, every).value or ""
 
     def default_partitions(self) -> int:
         """Return the number of partitions of a topic whose creator names none."""

@@ -829,8 +829,6 @@ async def test_descriptions_without_an_error_have_an_empty_message(place: Place,
 
 OF_GROUPS_SINCE_4_4 = {
     "consumer.assignment.interval.ms",
-    "errors.deadletterqueue.copy.record.enable",
-    "errors.deadletterqueue.topic.name",
     "share.assignment.interval.ms",
     "streams.assignment.interval.ms",
     "streams.assignor.name",
@@ -847,6 +845,8 @@ async def test_groups_and_client_metrics_have_the_configuration_that_all_have(pl
     assert {name: row.value for name, row in rows.items() if name not in OF_GROUPS_SINCE_4_4} == {
         "consumer.heartbeat.interval.ms": heartbeat_ms,
         "consumer.session.timeout.ms": "45000",
+        "errors.deadletterqueue.copy.record.enable": "false",
+        "errors.deadletterqueue.topic.name": "",
         "share.auto.offset.reset": "latest",
         "share.delivery.count.limit": "5",
         "share.heartbeat.interval.ms": "5000",
@@ -893,6 +893,8 @@ async def test_what_a_group_is_configured_with_stays_within_bounds(place: Place)
         ("share.partition.max.record.locks", "99"),
         ("share.partition.max.record.locks", "4001"),
         ("share.renew.acknowledge.enable", "perhaps"),
+        ("errors.deadletterqueue.topic.name", "__internal"),
+        ("errors.deadletterqueue.copy.record.enable", "perhaps"),
         (reset, "never"),
         (reset, "by_duration:1h"),
         ("no.such.thing", "1"),

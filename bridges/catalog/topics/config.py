@@ -272,6 +272,12 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = table(
         honoured=False,
     ),
     ConfigDef(
+        "errors.deadletterqueue.group.enable",
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether share groups may write their dead letters to the topic (KIP-1191).",
+    ),
+    ConfigDef(
         "preallocate",
         ConfigType.BOOLEAN,
         "false",

@@ -52,13 +52,15 @@ class GroupSummary(Struct, frozen=True):
 
 
 class GroupView(Struct, frozen=True):
-    """Everything a front knows about one of its groups; ``protocol`` is how its members share the partitions."""
+    """Everything a front knows about one of its groups; ``protocol`` is how its members share the partitions, and
+    ``dead_letter_topic`` the topic for records that they cannot process, empty if there is none."""
 
     summary: GroupSummary
     generation: int
     protocol: str
     leader: str | None
     members: tuple[GroupMemberView, ...]
+    dead_letter_topic: str = ""
 
 
 class SharedPlace(Struct, frozen=True):

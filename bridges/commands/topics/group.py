@@ -215,7 +215,12 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "group", escape(found["group"])
     yield "protocol", _fronts(found)
     yield "state", found["state"]
-    for name, key in (("kind", "kind"), ("type", "protocol_type"), ("strategy", "protocol")):
+    for name, key in (
+        ("kind", "kind"),
+        ("type", "protocol_type"),
+        ("strategy", "protocol"),
+        ("dead letters", "dead_letter_topic"),
+    ):
         if found[key]:
             yield name, escape(found[key])
     if found["generation"] is not None:

@@ -260,6 +260,7 @@ class GroupHandlers(Handlers):
             "space": name[0],
             **_summary(summaries),
             "protocol": "" if shown is None else shown.protocol,
+            "dead_letter_topic": "" if shown is None else shown.dead_letter_topic,
             "generation": None if shown is None else shown.generation,
             "leader": None if shown is None else shown.leader,
             "trend": _rounded(node.recorder.trend(name)),

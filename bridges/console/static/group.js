@@ -34,7 +34,7 @@ export function group({ element, parts, query, settle, refresh }) {
     last = one;
     const clients = new Map(one.members.map((member) => [member.member_id, member]));
     fill(facts, stateOf(one.state), " ", one.fronts.map((each) => front(each)),
-      [one.kind && `kind ${one.kind}`, one.protocol_type && `type ${one.protocol_type}`, one.protocol && `strategy ${one.protocol}`, one.generation !== null && `generation ${whole(one.generation)}`].filter(Boolean).join(" · "),
+      [one.kind && `kind ${one.kind}`, one.protocol_type && `type ${one.protocol_type}`, one.protocol && `strategy ${one.protocol}`, one.dead_letter_topic && `dead letters in ${one.dead_letter_topic}`, one.generation !== null && `generation ${whole(one.generation)}`].filter(Boolean).join(" · "),
       " · lag ", lagCell(one), " · ", trendCell(one));
     const some = (key) => one.members.some((member) => member[key]);
     fill(members, table([

@@ -52,8 +52,8 @@ class GroupService:
     """The groups of one node: the state that its request handlers share, and its life.
 
     ``unstable`` returns whether a position of a (group, topic, partition) is part of an open transaction; the
-    transaction coordinator sets it. ``remove_share`` deletes a share group and ``shared_places`` returns its
-    partitions; the share service sets them.
+    transaction coordinator sets it. ``remove_share`` deletes a share group, ``shared_places`` returns its
+    partitions, and ``dead_letter_topic`` its dead letter topic; the share service sets them.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class GroupService:
         self.refusals = Refusals()
         self.remove_share: Callable[[str], Awaitable[None]] = _no_share_groups
         self.shared_places: Callable[[str], Awaitable[Sequence[SharedPlace]]] = _no_places
+        self.dead_letter_topic: Callable[[str], str] = lambda group_id: ""
         # Number of commits in flight by group: the positions that they replace must not expire meanwhile.
         self.committing: dict[str, int] = {}
 

@@ -69,7 +69,8 @@ class LiveGroups:
             return None
         if not isinstance(group, Group):
             members = tuple(self._member_view(member) for member in group.members.values())
-            return GroupView(summary_of(group_id, group), group.epoch, group.assignor, None, members)
+            letters = self._service.dead_letter_topic(group_id) if isinstance(group, ShareGroup) else ""
+            return GroupView(summary_of(group_id, group), group.epoch, group.assignor, None, members, letters)
         return GroupView(
             summary_of(group_id, group),
             group.generation,

@@ -7,6 +7,8 @@ each offset is in one :class:`Span`. The rules are KIP-932's:
 * AVAILABLE -> ACQUIRED by a member, for as long as the lock lasts; each time counts as one delivery;
 * ACQUIRED -> ACKNOWLEDGED (accept), ARCHIVED (reject, or an offset without a record), AVAILABLE (release, or the lock
   expires); after the last allowed delivery ARCHIVED instead of AVAILABLE;
+* in a group with a dead letter topic (KIP-1191), rejected records and those of the last delivery are ARCHIVING, and one
+  of the ``letters`` to write, until :meth:`SharePartition.archive`;
 * ``start`` moves over offsets that are ACKNOWLEDGED or ARCHIVED.
 
 The work of a call is proportional to the spans, of which there are never more than records may be in flight.
@@ -32,6 +34,7 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
     ARCHIVED = 4
 
 
@@ -82,6 +85,16 @@ class Ack(Struct, frozen=True):
     kind: AckType
 
 
+class Letter(Struct, frozen=True):
+    """Offsets ``first`` to ``last`` whose dead letters are to be written: after ``count`` deliveries, the last of which
+    a member rejected, or which were the most."""
+
+    first: int
+    last: int
+    count: int
+    rejected: bool
+
+
 StoredSpan = tuple[int, int, int, int]
 """First and last offset, state, deliveries."""
 
@@ -90,13 +103,16 @@ _OVER = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
 
 class SharePartition:
-    """The share partition; see the module. ``version`` rises with every change to be stored."""
+    """The share partition; see the module. ``version`` rises with every change to be stored. ``has_letters``: whether
+    the group has a dead letter topic; ``letters`` are taken by who writes them."""
 
-    __slots__ = ("end", "most_deliveries", "spans", "start", "version")
+    __slots__ = ("end", "has_letters", "letters", "most_deliveries", "spans", "start", "version")
 
     def __init__(self, start: int, most_deliveries: int, stored: Iterable[StoredSpan] = ()) -> None:
         self.start = self.end = start
         self.most_deliveries = most_deliveries
+        self.has_letters = False
+        self.letters: list[Letter] = []
         self.spans: list[Span] = []
         self.version = 0
         for first, last, state, count in stored:
@@ -105,6 +121,9 @@ class SharePartition:
             if first > self.end:
                 self._add(self.end, first - 1, RecordState.AVAILABLE, 0)
             self._add(first, last, RecordState(state), count)
+            if state == RecordState.ARCHIVING:
+                # As at a broker, the number of deliveries tells the reason.
+                self.letters.append(Letter(first, last, count, count < most_deliveries))
         self._settle()
 
     # --- what there is ----------------------------------------------------------------------------------------------
@@ -127,9 +146,9 @@ class SharePartition:
         return min((span.until_ms for span in self.spans if span.state is RecordState.ACQUIRED), default=None)
 
     @property
-    def holds_any(self) -> bool:
-        """Return whether a member has acquired any record."""
-        return any(span.state is RecordState.ACQUIRED for span in self.spans)
+    def is_busy(self) -> bool:
+        """Return whether a member has acquired any record, or a dead letter is not written yet."""
+        return any(span.state in (RecordState.ACQUIRED, RecordState.ARCHIVING) for span in self.spans)
 
     def stored(self) -> list[StoredSpan]:
         """Return the spans to store. An acquired record is stored as available, without its present delivery."""
@@ -249,10 +268,20 @@ class SharePartition:
                     span.until_ms = now_ms + lock_ms
                 elif ack.kind is AckType.RELEASE:
                     self._release(span)
+                elif ack.kind is AckType.REJECT:
+                    self._archive(span, rejected=True)
                 else:
                     accepted = ack.kind is AckType.ACCEPT
                     span.state = RecordState.ACKNOWLEDGED if accepted else RecordState.ARCHIVED
                     self.version += 1
+        self._settle()
+
+    def archive(self, letter: Letter) -> None:
+        """Finish the records of a letter, which is written, or will never be."""
+        for span in self._within(letter.first, letter.last):
+            if span.state is RecordState.ARCHIVING:
+                span.state = RecordState.ARCHIVED
+                self.version += 1
         self._settle()
 
     def release(self, member: str) -> bool:
@@ -283,7 +312,17 @@ class SharePartition:
         return bool(acquired)
 
     def _release(self, span: Span) -> None:
-        span.state = RecordState.ARCHIVED if span.count >= self.most_deliveries else RecordState.AVAILABLE
+        if span.count >= self.most_deliveries:
+            self._archive(span, rejected=False)
+        else:
+            span.state = RecordState.AVAILABLE
+            self.version += 1
+
+    def _archive(self, span: Span, *, rejected: bool) -> None:
+        span.state = RecordState.ARCHIVED
+        if self.has_letters:
+            span.state = RecordState.ARCHIVING
+            self.letters.append(Letter(span.first, span.last, span.count, rejected))
         self.version += 1
 
     # --- spans ------------------------------------------------------------------------------------------------------

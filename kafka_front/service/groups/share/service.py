@@ -21,6 +21,7 @@ from bridges.errors import LogError, NotOwner, PeerUnreachable
 from kafka_front.group_config import looks_back_ms
 from kafka_front.service.groups.share import group as rules
 from kafka_front.service.groups.share import tables
+from kafka_front.service.groups.share.dead_letters import DeadLetters
 from kafka_front.service.groups.share.group import ShareGroup, ShareHeartbeat, ShareReply
 from kafka_front.service.groups.share.partition import SharePartition
 from kafka_front.service.groups.share.sessions import Place, ShareSession, ShareSessions
@@ -62,11 +63,12 @@ class Served(Struct, array_like=True, frozen=True):
 class LivePartition:
     """A share partition that this node serves. ``waiters`` are called when records may have become available."""
 
-    __slots__ = ("_service", "_writing", "epoch", "error", "key", "log", "saved", "state", "waiters")
+    __slots__ = ("_burying", "_service", "_writing", "epoch", "error", "key", "log", "saved", "state", "waiters")
 
     def __init__(self, service: ShareService, key: Key, log: PartitionLog, epoch: int, state: SharePartition) -> None:
         self._service = service
         self._writing: asyncio.Task[None] | None = None
+        self._burying = False
         self.key = key
         self.log = log
         self.epoch = epoch
@@ -79,8 +81,10 @@ class LivePartition:
         """Return the time, after releasing expired locks and dropping trimmed offsets."""
         now_ms = self._service.now_ms()
         self.state.most_deliveries = self._service.most_deliveries(self.key[0])
+        self.state.has_letters = bool(self._service.dead_letters.topic_of(self.key[0]))
         self.state.expire(now_ms)
         self.state.trimmed(self.log.log_start_offset)
+        self.bury()
         return now_ms
 
     def check(self) -> None:
@@ -119,14 +123,47 @@ class LivePartition:
 
     def wake(self) -> None:
         """Call the waiters: records may have become available."""
+        self.bury()
         for waiter in list(self.waiters):
             waiter()
+
+    def bury(self) -> None:
+        """Write the dead letters that are due, in the background."""
+        if self.state.letters and not self._burying:
+            self._burying = True
+            self._service.spawn(self._bury())
+
+    async def _bury(self) -> None:
+        state, letters = self.state, self._service.dead_letters
+        try:
+            while state.letters:
+                due, state.letters = state.letters, []
+                await self.save()  # if this node ends now, another one writes them
+                for letter in due:
+                    await letters.write(self.key[0], self.log, letter)
+                    self.check()
+                    state.archive(letter)
+                self.wake()
+                await self.save()
+        except KafkaError:
+            return  # dropped: the stored state has what is not written
+        finally:
+            self._burying = False
+        self._service.rest(self)
 
 
 class ShareService:
     """The share groups of a node's clients, made before ``groups`` starts. Call :meth:`close` at the end."""
 
-    def __init__(self, node: NodeServices, settings: KafkaSettings, groups: GroupService, configs: OwnConfigs) -> None:
+    def __init__(
+        self,
+        node: NodeServices,
+        settings: KafkaSettings,
+        groups: GroupService,
+        configs: OwnConfigs,
+        broker_config: Callable[[str], str],
+    ) -> None:
+        """Serve from now on. ``broker_config`` returns a node-level value by its key."""
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._groups = groups.directory.share
@@ -135,11 +172,13 @@ class ShareService:
         self.topics = groups.runtime.topics
         self.settings = settings.group
         self._configs = configs
+        self.dead_letters = DeadLetters(node, settings.num_partitions, configs, broker_config)
         self._live: dict[Key, LivePartition] = {}
         self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
         self.sessions = ShareSessions(settings.group.share_sessions, settings.fetch_session_partitions, self._release)
         groups.remove_share = self.delete
         groups.shared_places = self.places
+        groups.dead_letter_topic = self.dead_letters.topic_of
         node.peers.serve(_LIVE, Asked, self._served)
         groups.owned.loads.append(self._load_groups)
         node.owners.on_lost.append(self._lost)
@@ -147,6 +186,7 @@ class ShareService:
         self._tasks = TaskSet()
         self.changed: Callable[[str, bytes, int], None] = lambda group, topic_id, number: None
         """Called after each durable change of a share partition."""
+        self.spawn = self._tasks.spawn
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -366,6 +406,7 @@ class ShareService:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
         state = SharePartition(start, self.most_deliveries(group_id), spans)
         live = self._live[key] = LivePartition(self, key, log, epoch, state)
+        live.bury()
         return live
 
     async def _first(self, log: PartitionLog, reset: str) -> int:
@@ -419,7 +460,7 @@ class ShareService:
             return
         if live.state.release(session.member_id):
             live.wake()
-        if not self.sessions.reads(live.key) and not live.state.holds_any:
+        if not self.sessions.reads(live.key) and not live.state.is_busy:
             if live.saved == live.state.version:
                 self.rest(live)
             else:
@@ -434,5 +475,5 @@ class ShareService:
 
     def rest(self, live: LivePartition) -> None:
         """Drop a share partition from memory if it has no readers, waiters or acquired records."""
-        if not self.sessions.reads(live.key) and not live.state.holds_any and not live.waiters:
+        if not self.sessions.reads(live.key) and not live.state.is_busy and not live.waiters:
             self.drop(live)

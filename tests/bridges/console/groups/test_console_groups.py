@@ -171,6 +171,7 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
         "state": "Stable",
         "protocol_type": "consumer",
         "protocol": "range",
+        "dead_letter_topic": "",
         "generation": 7,
         "leader": "m1",
         "trend": None,
