@@ -26,7 +26,7 @@ from msgspec import Struct, field
 
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.clock import now_ms
-from anabranch_kit.run.task_set import TaskSet
+from anabranch_kit.run.shared import SharedWorks
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topics.topic import ChangeKind, TopicExists, TopicKind
 from bridges.cluster.at_owner import at_owner
@@ -54,6 +54,8 @@ _GATHER_S = 0.05
 _AGAIN_S, _SELDOM_S = 0.25, 60.0
 """First and longest pause after a failure."""
 _COMPARE_MS = 600_000
+_COMPARISON = -1
+"""Stands for a comparison among the works of partitions."""
 _NAMES_AT_ONCE = 50
 """Names read together, and in one message: such a message is below the 4 MiB that nodes take."""
 _MOST_PLACES = 100
@@ -122,10 +124,9 @@ class TopicCopy:
         self._changed: dict[int, dict[str, Places]] = {}
         """What has changed, by partition."""
         self._to_compare: set[int] = set()
-        self._is_comparing = False
         self._known: dict[int, _Known] = {}
-        self._at_work: set[int] = set()
-        self._tasks = TaskSet()
+        self._works: SharedWorks[int, None] = SharedWorks()
+        """The task of each partition with changes, and that of a comparison."""
 
     async def find(self) -> Topic | None:
         """Return the topic, made if there is none; None if that is not possible now."""
@@ -150,7 +151,9 @@ class TopicCopy:
         self.compare()
 
     async def close(self) -> None:
-        await self._tasks.close()
+        for task in self._works.tasks:
+            task.cancel()
+        await self._works.drain()
 
     def changed(self, name: str, places: Places = None) -> None:
         """Note that the state of a name has changed, durably. Costs next to nothing while there is no topic."""
@@ -164,9 +167,7 @@ class TopicCopy:
             before = known.get(name, ())
             several = None if places is None or before is None else {*before, *places}
             known[name] = None if several is None or len(several) > _MOST_PLACES else several
-        if partition not in self._at_work:
-            self._at_work.add(partition)
-            self._tasks.spawn(self._work(partition), f"{self.topic}-{partition}")
+        self._works.start(partition, partial(self._work, partition))
 
     @property
     def _partitions(self) -> int | None:
@@ -181,44 +182,35 @@ class TopicCopy:
             slot = self._slot(partition)
             if self._node.owners.is_mine(slot) and (slots is None or slot in slots):
                 self._to_compare.add(partition)
-        if self._to_compare and not self._is_comparing:
-            self._is_comparing = True
-            self._tasks.spawn(self._compare(), f"comparison of {self.topic}")
+        if self._to_compare:
+            self._works.start(_COMPARISON, self._compare)
 
     async def _compare_now(self, now_ms: int) -> None:
         self.compare()
 
     async def _compare(self) -> None:
-        try:
-            while self._to_compare and (many := self._partitions) is not None:
-                await asyncio.sleep(_GATHER_S)
-                partitions, self._to_compare = self._to_compare, set()
-                try:
-                    stored = await self._node.db.run(self._source.names)
-                except LogError as error:
-                    _log.warning("internal topic not compared", topic=self.topic, error=str(error))
-                    self._to_compare |= partitions
-                    await asyncio.sleep(_AGAIN_S)
-                    continue
-                found: dict[int, dict[str, Places]] = {one: {} for one in partitions}
-                for partition in partitions & self._known.keys():
-                    found[partition] |= dict.fromkeys(self._known[partition].records)
-                async for name in in_turns(stored):
-                    if (names := found.get(partition_of(name, many))) is not None:
-                        names[name] = None
-                for partition, names in found.items():
-                    self.changed_in(partition, names)
-        finally:
-            self._is_comparing = False
+        while self._to_compare and (many := self._partitions) is not None:
+            await asyncio.sleep(_GATHER_S)
+            partitions, self._to_compare = self._to_compare, set()
+            try:
+                stored = await self._node.db.run(self._source.names)
+            except LogError as error:
+                _log.warning("internal topic not compared", topic=self.topic, error=str(error))
+                self._to_compare |= partitions
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            found: dict[int, dict[str, Places]] = {one: {} for one in partitions}
+            for partition in partitions & self._known.keys():
+                found[partition] |= dict.fromkeys(self._known[partition].records)
+            async for name in in_turns(stored):
+                if (names := found.get(partition_of(name, many))) is not None:
+                    names[name] = None
+            for partition, names in found.items():
+                self.changed_in(partition, names)
 
     def _topic_changed(self, change: Change) -> None:
-        if change.topic is None or change.topic.name != self.topic:
-            return
-        if change.kind is ChangeKind.CREATED:
+        if change.kind is ChangeKind.CREATED and change.topic is not None and change.topic.name == self.topic:
             self.compare()
-        elif change.kind is ChangeKind.DELETED:
-            self._known.clear()
-            self._changed.clear()
 
     async def _lost(self, slots: Collection[int], in_order: bool) -> None:
         for partition in [one for one in self._known if self._slot(one) in slots]:
@@ -231,29 +223,26 @@ class TopicCopy:
 
     async def _work(self, partition: int) -> None:
         pause = _AGAIN_S
-        try:
-            while partition in self._changed and self._partitions is not None:
-                await asyncio.sleep(_GATHER_S)
-                names = self._changed.pop(partition)
-                try:
-                    await at_owner(
-                        self._node.owners,
-                        partial(self._slot, partition),
-                        partial(self._write, partition, names),
-                        partial(self._pass_on, partition, names),
-                    )
-                    pause = _AGAIN_S
-                    continue
-                except LogError as error:
-                    _log.warning("internal topic is behind", topic=self.topic, partition=partition, error=str(error))
-                except Exception as error:  # noqa: BLE001 - counted, and tried again
-                    self._node.barrier.caught("copying to an internal topic", error, topic=self.topic)
-                self._known.pop(partition, None)
-                self.changed_in(partition, names)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _SELDOM_S)
-        finally:
-            self._at_work.discard(partition)
+        while partition in self._changed and self._partitions is not None:
+            await asyncio.sleep(_GATHER_S)
+            names = self._changed.pop(partition)
+            try:
+                await at_owner(
+                    self._node.owners,
+                    partial(self._slot, partition),
+                    partial(self._write, partition, names),
+                    partial(self._pass_on, partition, names),
+                )
+                pause = _AGAIN_S
+                continue
+            except LogError as error:
+                _log.warning("internal topic is behind", topic=self.topic, partition=partition, error=str(error))
+            except Exception as error:  # noqa: BLE001 - counted, and tried again
+                self._node.barrier.caught("copying to an internal topic", error, topic=self.topic)
+            self._known.pop(partition, None)
+            self.changed_in(partition, names)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _SELDOM_S)
 
     async def _pass_on(self, partition: int, names: Names, owner: Member) -> None:
         for some in _portions(names):

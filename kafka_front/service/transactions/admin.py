@@ -38,38 +38,29 @@ class TransactionAdmin:
 
     async def describe(self, ctx: Context, request: m.DescribeTransactionsRequest) -> m.DescribeTransactionsResponse:
         response = m.DescribeTransactionsResponse()
-        known = self._transactions.coordinator.transactions
         once = Once()
         async for name in in_turns(request.transactional_ids):
-            code = ErrorCode.NONE
-            if not name:
-                code = ErrorCode.INVALID_REQUEST
-            elif not self._access.transaction(ctx, Operation.DESCRIBE, name):
-                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            elif (elsewhere := await self._elsewhere(name)) is not None:
-                code = elsewhere
-            elif name not in known:
-                code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-            else:
-                try:
-                    once.name(name)
-                except KafkaError as error:
-                    code = ErrorCode(error.code)
-            if code:
-                response.transaction_states.append(_Described(error_code=code, transactional_id=name))
+            try:
+                found = await self._find(ctx, name)
+                once.name(name)
+            except KafkaError as error:
+                response.transaction_states.append(_Described(error_code=error.code, transactional_id=name))
                 continue
-            found = known[name]
             once.rows(found.place_count)
             response.transaction_states.append(self._described(ctx, name, found))
         return response
 
-    async def _elsewhere(self, name: str) -> ErrorCode | None:
-        try:
-            self._transactions.owned.require(name)
-            await self._transactions.know(name)
-        except KafkaError as error:
-            return ErrorCode(error.code)
-        return None
+    async def _find(self, ctx: Context, name: str) -> Transaction:
+        """Return a transactional id of this node. Raises KafkaError."""
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id is not empty")
+        self._access.require_transaction(ctx, Operation.DESCRIBE, name)
+        self._transactions.owned.require(name)
+        await self._transactions.know(name)
+        found = self._transactions.coordinator.transactions.get(name)
+        if found is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {name!r}")
+        return found
 
     def _described(self, ctx: Context, name: str, transaction: Transaction) -> _Described:
         row = transaction.row

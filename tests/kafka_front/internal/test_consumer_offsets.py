@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from pathlib import Path
 
 import pytest
@@ -11,49 +10,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kafka_front.service.internal.topic_copy import partition_of
+from tests.kafka_front.internal.reader import TOPIC, Reader, offset_of, position_key
 from tests.kafka_front.node_lab import serving
 from tests.kit.waiting import wait_until
-
-TOPIC = "__consumer_offsets"
-
-
-class Reader:
-    """Reads the partition of a group to its present end, and goes on from there with each look."""
-
-    def __init__(self, bootstrap: str, group: str, start: int = 0) -> None:
-        self.offset = start
-        self.offsets: list[int] = []
-        self.state: dict[bytes, bytes | None] = {}
-        self._partition = partition_of(group, 50)
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
-        self._consumer.assign([TopicPartition(TOPIC, self._partition, start)])
-
-    def look(self) -> dict[bytes, bytes | None]:
-        while True:
-            message = self._consumer.poll(60)
-            assert message is not None
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                return self.state
-            self.offsets.append(message.offset())
-            self.offset = message.offset() + 1
-            self.state[message.key()] = message.value()
-
-    def await_offset(self, key: bytes, offset: int | None) -> None:
-        """Return once the last record of a position says this offset; None: that the position is gone."""
-        wait_until(lambda: key in self.look() and offset_of(self.state[key]) == offset)
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-def position_key(group: str, topic: str, partition: int) -> bytes:
-    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in (group, topic))
-    return struct.pack(">h", 1) + names + struct.pack(">i", partition)
-
-
-def offset_of(value: bytes | None) -> int | None:
-    return None if value is None else struct.unpack_from(">hq", value)[1]
 
 
 def commit(bootstrap: str, group: str, *offsets: int) -> None:
@@ -139,6 +98,22 @@ async def test_what_a_crash_kept_from_the_topic_is_told_after_it(tmp_path: Path)
         await asyncio.to_thread(change, str(node.addresses["kafka"]))
     async with serving(tmp_path) as node:
         await asyncio.to_thread(check, str(node.addresses["kafka"]))
+
+
+async def test_positions_of_a_deleted_topic_are_told_as_gone(tmp_path: Path) -> None:
+    def use(bootstrap: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
+        commit(bootstrap, "g", 5)
+        admin.list_topics(TOPIC, 60)
+        reader, key = Reader(bootstrap, "g"), position_key("g", "t", 0)
+        reader.await_offset(key, 5)
+        admin.delete_topics(["t"])["t"].result(60)
+        reader.await_offset(key, None)
+        reader.close()
+
+    async with serving(tmp_path) as node:
+        await asyncio.to_thread(use, str(node.addresses["kafka"]))
 
 
 async def test_clients_read_the_topic_and_change_nothing_in_it(tmp_path: Path) -> None:

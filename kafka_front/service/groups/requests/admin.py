@@ -95,9 +95,10 @@ class GroupAdmin:
     ) -> _Described:
         if not isinstance(group, Group):
             missing = version >= _UNKNOWN_GROUP_SINCE
+            why = "not found" if group is None else "is not a classic group"
             return _Described(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE,
-                error_message=_no_classic(group_id, group) if missing else None,
+                error_message=f"Group {group_id} {why}." if missing else None,
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
                 authorized_operations=operations,
@@ -186,10 +187,6 @@ def _assignment(places: Iterable[Place]) -> bytes:
     for topic, number in places:
         partitions.setdefault(topic, []).append(number)
     return encode_assignment(0, partitions)
-
-
-def _no_classic(group_id: str, group: ConsumerGroup | None) -> str:
-    return f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
 
 
 def register(registry: Registry, service: GroupService, brokers: Brokers) -> None:
