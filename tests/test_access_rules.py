@@ -172,8 +172,11 @@ def test_rules_made_through_one_protocol_bind_all(node: NodeProcess) -> None:
 def test_what_makes_no_rule_is_refused_in_a_sentence(node: NodeProcess) -> None:
     for arguments, words in (
         (("--resource", "topic", "--name", "t", "--principal", "alice", "--operation", "read"), "TYPE:NAME"),
-        (("--resource", "node", "--name", "t", "--principal", "User:a", "--operation", "read"), "a node has no name"),
-        (("--resource", "topic", "--principal", "User:a", "--operation", "read"), "everything else has one"),
+        (
+            ("--resource", "node", "--name", "t", "--principal", "User:a", "--operation", "read"),
+            "the node takes no name",
+        ),
+        (("--resource", "topic", "--principal", "User:a", "--operation", "read"), "every other rule needs one"),
         (("--resource", "topic", "--name", "t", "--principal", "User:a", "--operation", "fly"), "operation is to be"),
     ):
         assert words in acl(node, "root", "add", *arguments, code=1)

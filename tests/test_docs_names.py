@@ -103,7 +103,7 @@ def kinds_served(root: Path) -> set[str]:
 
 
 def test_the_table_of_messages_between_nodes_has_every_kind() -> None:
-    text = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("| kind | who asks whom |")[2]
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("| kind | from, to |")[2]
     rows = re.findall(r"^\| `([^`]+)`", text.partition("\n\n")[0], re.MULTILINE)
     assert sorted(rows) == sorted(kinds_served(ROOT))
 

@@ -95,11 +95,11 @@ def test_a_pointer_that_leads_nowhere_is_found(tmp_path: Path) -> None:
         'docs/design.md, "Who owns" and "Old\n    # and new". (docs/protocols/kafka.md, rules A, 1-2 and 3) (rule 3)\n'
         'docs/protocols/kafka.md, "Produce", 2. [there](design.md#old-and-new), [here](#own)\n# Own\n'
     )
-    source = tmp_path / "docs/page.md"
+    source = tmp_path / "docs/storage.md"
     source.write_text(good, encoding="utf-8")
     assert dead_pointers(good, source, tmp_path) == []
     for wrong in (
-        "docs/gone.md",
+        "docs/cluster.md",
         'docs/design.md, "Reading"',
         'docs/design.md, "Who owns" and "Reading"',
         "docs/protocols/kafka.md,\n    rule 4",

@@ -61,7 +61,7 @@ class Rule(Struct, frozen=True, order=False):
     def check(self) -> Self:
         """Return the rule if it is valid. Raises InvalidRule: rules come from clients, and are kept in memory."""
         if (self.kind is ResourceKind.NODE) == bool(self.name):
-            raise InvalidRule("a node has no name, and everything else has one (* for all)")
+            raise InvalidRule("a rule for the node takes no name; every other rule needs one (* for all)")
         of, _, name = self.principal.partition(":")
         if not of or not name or len(self.principal) > LONGEST:
             raise InvalidRule(

@@ -143,9 +143,9 @@ class Rebuilder:
             if not await self._ends_at(log, writer, offset, state) and not (
                 below < offset and await self._ends_at(log, writer, below, state)
             ):
-                raise DecodeError("it is of another history of the log")
+                raise DecodeError("it belongs to another history of the log")
             if not await aborted.hold(log.stream_id, state.transactions, writer.start_offset):
-                raise DecodeError("blocks of aborted transactions are missing that it tells of")
+                raise DecodeError("it names blocks of aborted transactions that are missing")
         except DecodeError as error:
             _log.warning("snapshot not used", topic=log.topic, partition=log.partition, offset=offset, error=str(error))
             # Delete it before anything is appended: it must not be used once the log has grown past its offset.

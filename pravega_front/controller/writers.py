@@ -29,7 +29,9 @@ def register(registry: Registry, controller: Controller) -> None:
         info, writer = request.position.streamInfo, request.writer
         controller.access.allow(caller, Operation.WRITE, controller.access.topic(info.scope, info.stream))
         if len(writer) > _LONGEST_NAME:
-            raise GrpcRefusal(Code.INVALID_ARGUMENT, f"a writer's name of {len(writer)} characters")
+            raise GrpcRefusal(
+                Code.INVALID_ARGUMENT, f"the writer's name has {len(writer)} characters, above {_LONGEST_NAME}"
+            )
         topic = controller.streams.get(info)
         now_ms = clock.now_ms()
         position = dict(request.position.cut)

@@ -35,11 +35,11 @@ _FEW_WRITERS = 64
 class Appends:
     """Writers of one connection, by id."""
 
-    __slots__ = ("_block", "_connection", "_looked_at", "_waits", "_writers", "gathering")
+    __slots__ = ("_block", "_connection", "_looked_at", "_waits", "gathering", "writers")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._writers: dict[bytes, Appender] = {}
+        self.writers: dict[bytes, Appender] = {}
         # How many writers were left when those of deleted segments were last looked for.
         self._looked_at = _FEW_WRITERS
         self.gathering: dict[Appender, None] = {}
@@ -69,9 +69,9 @@ class Appends:
         segment = await server.segments.here(request.segment) or await self._mark(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment, "", -1)
-        if len(self._writers) >= 2 * self._looked_at:
+        if len(self.writers) >= 2 * self._looked_at:
             self._drop_useless()
-        if request.writer_id not in self._writers and len(self._writers) >= server.settings.writers_per_connection:
+        if request.writer_id not in self.writers and len(self.writers) >= server.settings.writers_per_connection:
             raise Protest("too many writers are set up on one connection")
         try:
             if not segment.is_counted:
@@ -84,9 +84,9 @@ class Appends:
         if connection.closed:
             return None
         connection.writer_id = request.writer_id
-        if request.writer_id not in self._writers:
+        if request.writer_id not in self.writers:
             connection.account.take(Kind.REQUESTS, _WRITER_BYTES)
-        self._writers[request.writer_id] = Appender(
+        self.writers[request.writer_id] = Appender(
             request.writer_id,
             segment,
             last,
@@ -139,7 +139,7 @@ class Appends:
     def conditional(self, slot: Slot, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, data: Buffer) -> None:
         """Append if the segment ends where the writer expects. Raises Protest, Refused."""
         if self._block is not None:
-            raise Protest("a block was not ended")
+            raise Protest("a conditional append came before the end of an append block")
         writer = self._writer(command.writer_id)
         if self._expired(writer):
             raise Refused("the token of a writer has expired", True)
@@ -169,16 +169,16 @@ class Appends:
     def end(self) -> None:
         """Drop all writers: the connection has ended."""
         self._waits.end()
-        for writer in self._writers.values():
+        for writer in self.writers.values():
             writer.ended = True
-        self._connection.account.give(Kind.REQUESTS, _WRITER_BYTES * len(self._writers))
-        self._writers.clear()
+        self._connection.account.give(Kind.REQUESTS, _WRITER_BYTES * len(self.writers))
+        self.writers.clear()
         if self._block is not None:
             self._connection.release(self._block[2])
             self._block = None
 
     def _writer(self, writer_id: bytes) -> Appender:
-        writer = self._writers.get(writer_id)
+        writer = self.writers.get(writer_id)
         if writer is None:
             raise Protest("an append of a writer that was not set up")
         return writer
@@ -186,13 +186,13 @@ class Appends:
     def _drop_useless(self) -> None:
         """Drop writers whose segments were deleted: clients set up one for each segment of each transaction, and keep
         their connections."""
-        for writer in [one for one in self._writers.values() if one.is_useless]:
+        for writer in [one for one in self.writers.values() if one.is_useless]:
             self._gone(writer)
-        self._looked_at = max(_FEW_WRITERS, len(self._writers))
+        self._looked_at = max(_FEW_WRITERS, len(self.writers))
 
     def _gone(self, writer: Appender) -> None:
-        if self._writers.get(writer.writer_id) is writer:
-            del self._writers[writer.writer_id]
+        if self.writers.get(writer.writer_id) is writer:
+            del self.writers[writer.writer_id]
             self._connection.account.give(Kind.REQUESTS, _WRITER_BYTES)
 
     def _expired(self, writer: Appender) -> bool:

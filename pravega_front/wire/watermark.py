@@ -60,7 +60,7 @@ def decode(event: bytes | memoryview) -> Watermark:
     try:
         return _decode(event)
     except (struct.error, IndexError) as error:
-        raise ValueError(f"this is no watermark: {error}") from error
+        raise ValueError(f"unreadable watermark: {error}") from error
 
 
 def _decode(event: bytes | memoryview) -> Watermark:

@@ -53,7 +53,9 @@ def recover_store(data_dir: Path, options: StoreOptions) -> Store:
 
         return ObjectStore.open(data_dir, options)
     if options.local_bytes is not None and not options.moves:
-        raise StoreError("local_bytes is for a log on disk, with durability fsync, whose old data goes to objects")
+        raise StoreError(
+            "local_bytes needs objects and durability fsync: it bounds the disk of a log that moves old data there"
+        )
     if options.moves:
         from sbp_back.range_server.object_log.range_objects.offload_store import OffloadStore
 

@@ -259,9 +259,13 @@ class RangeServer:
             await self._adoptions.go_on(pd)
             done = await reconcile(self._table, self._options.server_id, pd, self._call)
         except SbpError as error:
-            logger.warning("range server %d is not in line with the placement driver: %s", self.info.server_id, error)
+            logger.warning(
+                "range server %d cannot reconcile its ranges, and tries again: %s",
+                self.info.server_id,
+                error,
+            )
             return False
-        logger.info("range server %d is in line with the placement driver: %s", self.info.server_id, done)
+        logger.info("range server %d has reconciled its ranges: %s", self.info.server_id, done)
         return True
 
     async def _reconcile_later(self, pd: Carrier) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Room(Protocol):
-    """Room of one request until its last answer, which takes over what is still held; in bytes."""
+    """Bytes of room that one request holds until its last answer, which takes over the rest."""
 
     @property
     def gone(self) -> bool:
@@ -29,8 +29,8 @@ class Room(Protocol):
         """
 
     def wait(self, most: int, least: int, again: Callable[[], None]) -> None:
-        """Call ``again`` when it is worth to :meth:`reserve` the same once more, the longest waiting first; or when the
-        request's connection has ended.
+        """Call ``again`` when the same :meth:`reserve` may succeed, the longest waiting first; or when the request's
+        connection has ended.
         """
 
     def watch(self, ended: Callable[[], None]) -> None:

@@ -63,5 +63,5 @@ def open_engine(name: str, parallel: int, master: str | None) -> Engine:
 
         return SparkEngine(master)
     if master is not None:
-        raise OptionError("--master is for --engine spark")
+        raise OptionError("--master needs --engine spark")
     return LocalEngine(parallel)

@@ -23,7 +23,7 @@ from spark_pipeline.node.intake_forms import Brought, Form, KafkaForm
 _KAFKA = KafkaForm()
 _MOST_GAP = (1 << 31) - 1
 """Most offsets that one batch can span."""
-_IN_FLIGHT_BYTES = 16 * 1024 * 1024
+IN_FLIGHT_BYTES = 16 * 1024 * 1024
 _COMPARED_BYTES = 1024 * 1024
 
 
@@ -162,7 +162,7 @@ class Intake:
 
     async def _room(self, size: int) -> None:
         """Return when ``size`` more bytes may be in flight; with 0, when nothing is in flight."""
-        while self._in_flight and (not size or self._in_flight + size > _IN_FLIGHT_BYTES):
+        while self._in_flight and (not size or self._in_flight + size > IN_FLIGHT_BYTES):
             self._wake.clear()
             await self._wake.wait()
 
@@ -181,7 +181,7 @@ class Intake:
             return  # trimmed: it cannot be read any more, so there is nothing to compare
         stored = await self._find(base, len(payload))
         if stored is None or stored.base_offset != base or stored.end_offset != end:
-            raise ImportConflict(f"{place} has another batch at offset {base} than the migration brings", base)
+            raise ImportConflict(f"offset {base} of {place} holds another batch than the migration copies there", base)
         there = memoryview(stored.payload)
         if len(there) != len(payload) or not self._form.same(there, payload):
             raise ImportConflict(f"{place} has other bytes at offset {base} than the migration brings", base)

@@ -77,7 +77,7 @@ def ended(process: NodeProcess) -> tuple[int, str]:
 
 def refused_to_compare(server: Server) -> bool:
     """Whether its log says that it does not ask a placement driver what to delete."""
-    lines = (line for line in server.tail().splitlines() if "is not in line with the placement driver" in line)
+    lines = (line for line in server.tail().splitlines() if "cannot reconcile its ranges" in line)
     return any("but what this range server keeps belongs to" in line for line in lines)
 
 

@@ -32,9 +32,9 @@ Promise = Callable[["Connection", str, int], bool]
 """Whether an append to a partition (topic, number) was decided that the partition has not got yet."""
 
 _CONCURRENCY = 32
-_PATIENCE_S = 1.0
+PATIENCE_S = 1.0
 """Seconds after which a seal that waits, for its server or an open transaction, no longer holds up others."""
-_RETRY_FIRST_S = 1.0
+RETRY_FIRST_S = 1.0
 _RETRY_LAST_S = 60.0
 
 
@@ -53,13 +53,13 @@ class Seals:
         self._db = db
         self._barrier = barrier
         self._confirmed = confirmed
-        # By stream, because partition numbers return when a topic is deleted and made again.
+        # By stream, because a recreated topic has the same partition numbers.
         self._waiting: dict[int, tuple[Topic, int]] = {}
         # The back-off of failed seals, and the monotonic time of the next attempt.
         self._put_off: dict[int, tuple[float, float]] = {}
         # How often retry() was called: a seal that fails has to see what happened while it was carried out.
         self._retries = 0
-        self._rounds: Rounds[int] = Rounds(barrier, "sealing", at_once=_CONCURRENCY, patience=_PATIENCE_S)
+        self._rounds: Rounds[int] = Rounds(barrier, "sealing", at_once=_CONCURRENCY, patience=PATIENCE_S)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -172,6 +172,6 @@ class Seals:
         if retries != self._retries:
             self._wake.set()
         elif stream in self._waiting:
-            delay = min(2 * delay, _RETRY_LAST_S) or _RETRY_FIRST_S
+            delay = min(2 * delay, _RETRY_LAST_S) or RETRY_FIRST_S
             self._put_off[stream] = delay, asyncio.get_running_loop().time() + delay
             self._wake.set()

@@ -80,7 +80,7 @@ def parse_conditions(text: str) -> tuple[Condition, ...]:
         if at < len(text):
             joined = _AND.match(text, at)
             if joined is None or joined.end() == len(text):
-                raise RequestError(f"{text[at : at + 40]!r} is no condition: they are joined by and")
+                raise RequestError(f"{text[at : at + 40]!r} is not a condition: join conditions by 'and'")
             at = joined.end()
     return tuple(found)
 

@@ -209,7 +209,7 @@ def check(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes: int = DE
     BatchInvalid; so does the work.
     """
     if rules.internal and not batch.own:
-        raise TopicInternal("the topic is internal to a protocol, and only that writes to it")
+        raise TopicInternal("the topic is internal to a protocol: only that protocol writes to it")
     kind = batch.flags & FORMAT_MASK
     if kind == _KAFKA:
         return _look_at_kafka(batch, rules, now_ms, inflated_bytes)

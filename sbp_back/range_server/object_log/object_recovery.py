@@ -206,7 +206,7 @@ class LogReader:
         try:
             return decode_index_object(self._logs.log(name).get_again(entry.index, PATIENCE))
         except DecodeError as error:
-            raise StoreCorrupt(f"log {name}, {entry.index}: {error}") from error
+            raise StoreCorrupt(f"{entry.index} of log {name} is damaged: {error}") from error
 
     def _last_index(self, name: str, chain: Chain) -> tuple[Entry | None, Index | None]:
         """Return the last index of a log, or the one before if that is damaged, and its entry."""
@@ -260,7 +260,7 @@ class LogReader:
                     segment.indexed = True
                 place_rows(log.state, segment, rows)
         except DecodeError as error:
-            raise StoreCorrupt(f"log {name}, {entry.index}: {error}") from error
+            raise StoreCorrupt(f"{entry.index} of log {name} is damaged: {error}") from error
         return log
 
     def _groups(self, name: str, entry: Entry | None, upto: int) -> Iterator[tuple[int, int, ObjectGroup]]:

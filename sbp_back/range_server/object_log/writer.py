@@ -150,7 +150,7 @@ class LogWriter(Generic[T]):
             self.close_group(now)
 
     def abandon(self) -> list[T]:
-        """Put and acknowledge nothing any more; return the tokens of all groups that are not acknowledged, in order."""
+        """Stop putting and acknowledging; return the tokens of all groups that are not acknowledged, in order."""
         self.fenced = True
         self._open = None
         tokens = [token for group in self._groups for token in group.tokens]

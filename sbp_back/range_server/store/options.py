@@ -117,7 +117,7 @@ class StoreOptions(Struct):
             raise ValueError("durability must be 'fsync', 'os' or 'object'")
         if self.durability == "object":
             if not self.objects:
-                raise ValueError("durability 'object' needs to know where the objects are (sbp.objects)")
+                raise ValueError("durability 'object' needs the place of the objects: set sbp.objects")
             if self.object_cache_bytes < 3 * self.segment_bytes:
                 raise ValueError("the cache of objects must have room for three segments")
         if self.objects and not 1 <= self.object_range_bytes <= MAX_SEGMENT_BYTES // 2:
@@ -125,7 +125,7 @@ class StoreOptions(Struct):
         if self.group_max_bytes < 1 or self.group_max_records < 1:
             raise ValueError("group limits must be positive")
         if not 0.0 <= self.evacuate_below < 1.0:
-            raise ValueError("evacuate_below must be from 0 up to (not including) 1")
+            raise ValueError("evacuate_below must be at least 0 and below 1")
         if self.cluster_id is not None and len(self.cluster_id.encode()) > 36:
             raise ValueError("cluster_id must be at most 36 bytes of UTF-8")
 

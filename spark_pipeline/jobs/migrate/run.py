@@ -1,4 +1,4 @@
-"""Carries a plan out, once or following the source until it is stopped, in rounds that copy what is new."""
+"""The run of a plan: rounds that copy new records, until none is left or, with ``follow``, until it is stopped."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def command(
 
 
 class _Line:
-    """A printer on standard error of the current step, and now and then of its progress."""
+    """A line on standard error that shows the current step and its progress."""
 
     def __init__(self) -> None:
         self._step = ""

@@ -16,7 +16,7 @@ _UNKNOWN_BATCH = 64 * 1024
 
 
 async def written_at(log: ReadableLog, offset: int, account: Account) -> int:
-    """Return when the record at ``offset`` was written, or the first one that is left behind it, in ms since the
+    """Return when the record at ``offset`` was written, or the first remaining one after it, in ms since the
     epoch; -1 if there is none. The log must be open.
 
     Bytes read are counted in ``account`` during the search. Raises the errors of a read.

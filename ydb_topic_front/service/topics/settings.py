@@ -306,7 +306,7 @@ def _check_consumer(consumer: Any) -> None:
     if "/" in name or "|" in name:
         raise bad_request(f"consumer '{name}' has '/' or '|' in its name")
     if not 0 <= consumer.read_from.seconds <= _MAX_SECONDS or not 0 <= consumer.read_from.nanos < 1_000_000_000:
-        raise bad_request(f"read_from of consumer '{name}' is no time")
+        raise bad_request(f"read_from of consumer '{name}' is not a valid time")
     if consumer.availability_period.seconds < 0 or consumer.availability_period.nanos < 0:
         raise bad_request(f"availability_period of consumer '{name}' is negative")
     if "" in consumer.attributes:

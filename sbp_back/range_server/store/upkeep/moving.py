@@ -30,9 +30,9 @@ class Moving:
 
     def __init__(self, log: Log, background: Background, submit: Callable[[Item], None]) -> None:
         self._log = log
-        self._background = background
+        self.background = background
         self._submit = submit
-        self._evacuating: Segment | None = None
+        self.evacuating: Segment | None = None
         self._replacements: deque[Replacement] = deque()
         self._moving = False
         """Whether a move is in progress."""
@@ -40,7 +40,7 @@ class Moving:
         self._closed = False
 
     def close(self) -> None:
-        """Start nothing any more."""
+        """Start no further move."""
         self._closed = True
         while self._replacements:
             self._replacements.popleft().done(StoreError("the store is closed"))
@@ -89,7 +89,7 @@ class Moving:
             copies = Copies([stored] * len(entries), entries, partial(self._replaced, change), replaces=True)
             copies.bytes = sum(entry.size for entry in entries)
             self._submit(copies)
-        if not self._moving and self._evacuating is not None:
+        if not self._moving and self.evacuating is not None:
             self._copy_some()
 
     def _replaced(self, change: Replacement, error: StoreError | None) -> None:
@@ -102,7 +102,7 @@ class Moving:
     # --- evacuation
 
     def _evacuate(self) -> None:
-        if self._evacuating is not None:
+        if self.evacuating is not None:
             return
         options = self._log.options
         newest = set(self._log.segments[-EVACUATE_KEEP:])
@@ -115,16 +115,16 @@ class Moving:
             and segment.live < options.evacuate_below * segment.size
         ]
         if candidates:
-            self._evacuating = min(candidates, key=lambda segment: segment.live)
+            self.evacuating = min(candidates, key=lambda segment: segment.live)
             self._move()
 
     def _copy_some(self) -> None:
         """Read the next survivors and write them to the tail; when they are durable there, go on."""
         log = self._log
-        segment = self._evacuating
+        segment = self.evacuating
         assert segment is not None
         if self._closed or not segment.runs:
-            self._evacuating = None
+            self.evacuating = None
             if not self._closed:
                 self.start_chores()
             return
@@ -176,10 +176,10 @@ class Moving:
             else:
                 self._move()
 
-        self._background(lambda: plan.step(cached=False), got)
+        self.background(lambda: plan.step(cached=False), got)
 
     def _evacuation_failed(self, segment: Segment, error: Exception) -> None:
-        self._evacuating = None
+        self.evacuating = None
         self._moving = False
         self._note(error)
         self._move()

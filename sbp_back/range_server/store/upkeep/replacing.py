@@ -45,18 +45,18 @@ class Replacement:
         at = end = self.old[0].base_offset
         for entry in self.new:
             if (entry.stream_id, entry.range_index, entry.base_offset) != (stream_id, index, at) or entry.count < 1:
-                raise StoreError(f"what is to be at offset {at} of {name} is something else")
+                raise StoreError(f"the new entry for offset {at} of {name} belongs elsewhere")
             at = entry.end_offset
         for entry in self.old:
             if (entry.stream_id, entry.range_index, entry.base_offset) != (stream_id, index, end):
-                raise StoreError(f"what is to be replaced at offset {end} of {name} is something else")
+                raise StoreError(f"the entry to be replaced at offset {end} of {name} belongs elsewhere")
             place = stored.find(end)
             run = None if place is None else stored.runs[place[0]]
             if place is None or run is None:
                 raise StoreError(f"there is nothing at offset {end} of {name} any more")
             there = int(run.bases[place[1]]), run.row_end(place[1]), run.meta[place[1] * META + 2]
             if there != (end, entry.end_offset, entry_crc(entry)):
-                raise StoreError(f"another entry is at offset {end} of {name} by now")
+                raise StoreError(f"offset {end} of {name} now holds another entry")
             end = entry.end_offset
         if at != end:
             raise StoreError(f"the offsets of {name} from {self.old[0].base_offset} to {end} are not to end at {at}")

@@ -60,8 +60,8 @@ async def test_the_last_entry_may_be_replaced_and_appends_go_on_behind_it(tmp_pa
         (2, [0], [(0, 2)], "epoch 3"),
         (3, [0, 1], [(0, 2)], "not to end at 2"),
         (3, [0], [(0, 4)], "not to end at 4"),
-        (3, [0, 2], [(0, 6)], "something else"),
-        (3, [0, 1], [(0, 1), (2, 2)], "something else"),
+        (3, [0, 2], [(0, 6)], "belongs elsewhere"),
+        (3, [0, 1], [(0, 1), (2, 2)], "belongs elsewhere"),
         (3, [], [(0, 2)], "by nothing"),
         (3, [0], [], "by nothing"),
     ],
@@ -80,7 +80,7 @@ async def test_what_was_replaced_or_trimmed_meanwhile_is_not_replaced(tmp_path: 
     async with Driver(tmp_path) as driver:
         old = await filled(driver)
         await driver.replace(3, old[4:5], [make_entry(1, 8, 2, 10, fill=1)])
-        with pytest.raises(StoreError, match="another entry is at offset 8"):
+        with pytest.raises(StoreError, match="now holds another entry"):
             await driver.replace(3, old[3:6], [make_entry(1, 6, 6, 10, fill=2)])
         await driver.trim(1, 4)
         with pytest.raises(StoreError, match="nothing at offset 0"):
@@ -92,7 +92,7 @@ async def test_what_was_replaced_or_trimmed_meanwhile_is_not_replaced(tmp_path: 
 async def test_a_full_disk_refuses_replacements(tmp_path: Path) -> None:
     async with Driver(tmp_path) as driver:
         old = await filled(driver)
-        driver.store._writer.refuse_appends = DiskFull("full")
+        driver.store.writer.refuse_appends = DiskFull("full")
         with pytest.raises(DiskFull):
             await driver.replace(3, old[:1], [make_entry(1, 0, 2, 10, fill=1)])
 
@@ -123,18 +123,18 @@ async def _replaced_while_evacuated(path: Path) -> tuple[bytes, bytes]:
         for base in range(60):
             await driver.append(make_entry(1, base, size=4000), make_entry(2, base, size=100))
         held: list[Callable[[], None]] = []
-        maintenance: Any = driver.store._maintenance
-        background = maintenance._background
+        maintenance: Any = driver.store.maintenance
+        background = maintenance.background
 
         def hold(work: Callable[[], Any], then: Callable[[Any], None]) -> None:
             # What was read is not written before it is let go.
-            evacuating = maintenance._evacuating is not None
+            evacuating = maintenance.evacuating is not None
             background(work, (lambda result: held.append(lambda: then(result))) if evacuating else then)
 
-        maintenance._background = hold
+        maintenance.background = hold
         await driver.trim(1, 60)
         await driver.until(lambda: bool(held))
-        maintenance._background = background
+        maintenance.background = background
         old = (await driver.read(2, 0))[:1]
         new = make_entry(2, 0, size=77, fill=5)
         done = driver.replace(0, old, [new])
@@ -143,7 +143,7 @@ async def _replaced_while_evacuated(path: Path) -> tuple[bytes, bytes]:
         for release in held:
             release()
         await done
-        await driver.until(lambda: maintenance._evacuating is None)
+        await driver.until(lambda: maintenance.evacuating is None)
         driver.reopen()
         return entry_bytes((await driver.read(2, 0))[0]), entry_bytes(new)
 
