@@ -23,7 +23,7 @@ def broken_at_its_end(path: str, address: str, kill_at: int | None, pipe: Connec
 
 def endless(path: str, address: str, kill_at: int | None, pipe: Connection) -> None:
     pipe.send(address)
-    time.sleep(3600)
+    time.sleep(3600)  # until it is killed
 
 
 def test_the_error_of_a_life_is_that_of_the_test(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import struct
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from tests.kit.wheel import read_events
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, stream
 from tests.pravega_front.raw_client import RawClient as Segments
+from tests.pravega_front.raw_client import event
 from tests.test_what_clients_send import BROKEN, Sent, batch_of, laid
 from tests.ydb_topic_front.raw import RawClient as RawYdb
 from tests.ydb_topic_front.reading import Session, write
@@ -71,10 +71,6 @@ def controller(node: NodeProcess) -> Iterator[ControllerClient]:
         yield client
     finally:
         client.close()
-
-
-def event(data: bytes) -> bytes:
-    return struct.pack(">ii", 0, len(data)) + data
 
 
 def segment(name: str, number: int = 0) -> str:

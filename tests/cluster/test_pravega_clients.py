@@ -30,7 +30,7 @@ from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
 from tests.pravega_front.java_client import POM
-from tests.pravega_front.raw_client import Closed, RawClient
+from tests.pravega_front.raw_client import Closed, RawClient, event
 from tests.torture.torture_pravega import WHEEL
 
 SCOPE = "cluster"
@@ -194,10 +194,6 @@ def test_the_wheel_works_through_a_node_that_owns_nothing(
     nodes[1].start()
     commanded(nodes[1], "undrain", "2")  # it would stay so
     wait_until(lambda: is_shared(nodes))
-
-
-def event(data: bytes) -> bytes:
-    return struct.pack(">ii", 0, len(data)) + data
 
 
 def append(address: str, name: str, data: bytes, events: int = 1) -> None:

@@ -70,8 +70,8 @@ async def scram(client: WireClient, name: str, password: str, extension: str = "
 
 async def ended(client: WireClient, seconds: float) -> None:
     """Return when the server has closed the connection, of which nothing is asked."""
-    assert client._reader is not None
-    assert await asyncio.wait_for(client._reader.read(), seconds) == b""
+    assert client.reader is not None
+    assert await asyncio.wait_for(client.reader.read(), seconds) == b""
 
 
 @brief
@@ -90,7 +90,7 @@ async def test_a_login_lasts_for_a_time_and_can_be_renewed(node: Node) -> None:
             await silent.call(9, METADATA)
         assert (await renewed.call(9, METADATA)).brokers, "which another one's end is nothing to"
         assert len(node.authenticator.sessions) == 1
-        await asyncio.sleep(LIFETIME_MS / 1000 * 1.2)
+        await asyncio.sleep(LIFETIME_MS / 1000 * 1.2)  # until the session has expired
         assert (await log_in(renewed, "alice", "wonder")).error_code == 0, "who is late may still say who it is"
         assert (await renewed.call(9, METADATA)).brokers
 

@@ -24,6 +24,16 @@ needs_node = pytest.mark.skipif(bool(GIVEN), reason="needs a node: tells of kill
 
 
 @pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node that a test kills."""
+    process = NodeProcess(tmp_path_factory.mktemp("mortal") / "data", listen=dict.fromkeys(LISTENERS, ANY))
+    try:
+        yield process.start()
+    finally:
+        process.dispose()
+
+
+@pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     directory = tmp_path_factory.mktemp("node") / "data"
     settings = {"pravega.watermark_interval_ms": "500"}

@@ -13,6 +13,11 @@ from pravega_front.wire.frames import HEAD, decode, encode
 C = TypeVar("C", bound=Command)
 
 
+def event(data: bytes) -> bytes:
+    """Return an event as it lies in a segment."""
+    return struct.pack(">ii", 0, len(data)) + data
+
+
 class Closed(Exception):
     """The server has closed the connection."""
 

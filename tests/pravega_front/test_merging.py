@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from uuid import uuid4
 
@@ -13,8 +12,7 @@ import pytest
 
 from pravega_front.wire import commands as wire
 from pravega_front.wire.fields import AttributeUpdate
-from tests.node_process import ANY, NodeProcess
-from tests.pravega_front.conftest import LISTENERS
+from tests.node_process import NodeProcess
 from tests.pravega_front.raw_client import Closed, RawClient
 
 PART = 8 * 1024**2
@@ -22,15 +20,6 @@ PARTS = 4
 SMALL = struct.pack(">ii", 0, 1) + b"x"
 LARGE = struct.pack(">ii", 0, PARTS * PART - 8) + bytes(range(256)) * ((PARTS * PART - 256) // 256) + bytes(248)
 """An event of 32 MiB, which goes over all parts."""
-
-
-@pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    process = NodeProcess(tmp_path_factory.mktemp("mortal") / "data", listen=dict.fromkeys(LISTENERS, ANY))
-    try:
-        yield process.start()
-    finally:
-        process.dispose()
 
 
 def connect(node: NodeProcess) -> RawClient:

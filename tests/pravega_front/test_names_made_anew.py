@@ -3,7 +3,6 @@ former stream or table are told that it is gone, whichever protocol made and del
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -15,7 +14,7 @@ from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import DeleteScopeStatus
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
-from tests.pravega_front.raw_client import RawClient
+from tests.pravega_front.raw_client import RawClient, event
 from tests.ydb_topic_front.raw import RawClient as RawYdb
 
 SCOPE = "anew"
@@ -27,10 +26,6 @@ Do = Callable[[NodeProcess, ControllerClient, str], None]
 def segments(controller: ControllerClient, name: str) -> list[int]:
     found = controller.getCurrentSegments(scope=SCOPE, stream=name).segmentRanges
     return [one.segmentId.segmentId for one in found]
-
-
-def event(data: bytes) -> bytes:
-    return struct.pack(">ii", 0, len(data)) + data
 
 
 def append(client: RawClient, segment: str, *values: bytes) -> int:

@@ -63,7 +63,7 @@ async def test_a_task_is_held_until_it_ends_and_ends_with_its_owner() -> None:
 
 async def test_a_task_that_closes_its_own_set_is_cancelled_with_the_others() -> None:
     tasks = TaskSet()
-    others = tasks.spawn(asyncio.sleep(1000))
+    others = tasks.spawn(asyncio.sleep(1000))  # until it is cancelled
     closer = tasks.spawn(tasks.close())
     assert await asyncio.wait({others, closer}, timeout=60) == ({others, closer}, set())
     assert others.cancelled()

@@ -137,7 +137,7 @@ async def test_others_are_told_of_what_was_committed_and_of_nothing_else(tmp_pat
     undone = ran(engine, "UPDATE t SET v = 9", "SELECT tell_others('x')", "INSERT INTO t VALUES (0, 0)")
     assert isinstance(undone.error, sqlite3.IntegrityError)
     assert ran(engine, "UPDATE t SET v = 5").error is None
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # nothing is told within this time
     assert told == 2
     # Who does not read keeps nobody from writing.
     listening.cancel()

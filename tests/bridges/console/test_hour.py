@@ -109,7 +109,7 @@ async def traffic(node: Node) -> AsyncIterator[None]:
 
 async def share_of_processor(seconds: float) -> float:
     cpu, begun = time.process_time(), time.monotonic()
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # the time that is measured
     return (time.process_time() - cpu) / (time.monotonic() - begun)
 
 

@@ -64,8 +64,8 @@ class Lab:
     async def start(self) -> None:
         self.node = Node(settings_of(self.path, **self.more), fronts=[])
         await self.node.start()
-        clock = self.node.floors.log.cleaner._clock
-        self.node.floors.log.cleaner._clock = lambda: clock() + self.ahead_ms
+        clock = self.node.floors.log.cleaner.clock
+        self.node.floors.log.cleaner.clock = lambda: clock() + self.ahead_ms
 
     async def restart(self, *, forget: bool = False, killed: bool = False) -> None:
         """``forget``: what is known of the logs has to be told from them; ``killed``: from those and from what was
@@ -105,7 +105,7 @@ class Lab:
         """Have the cleaner look once, ``ahead_ms`` later than the last time."""
         self.ahead_ms += ahead_ms
         cleaner = self.node.floors.log.cleaner
-        await cleaner.clean([(name, 0)], cleaner._clock())
+        await cleaner.clean([(name, 0)], cleaner.clock())
         while (view := cleaner.views.get((name, 0))) is not None and view.state == "cleaning":
             await asyncio.sleep(0.002)
 
@@ -546,7 +546,7 @@ async def test_what_is_promised_is_waited_for_and_what_is_about_to_change_is_not
         task = asyncio.create_task(lab.compact())
         # Who waits for nobody may have done it by now.
         await until(lambda: log.replacing is not None or task.done())
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # nothing is replaced within this time
         assert len(await visible(log)) == 3, "not while an answer holds where it lies"
         assert log.locate(0, 1 << 20) is None
         answer.left = False
@@ -585,7 +585,7 @@ async def test_batches_of_another_format_go_whole_and_their_producer_is_known_al
 async def test_more_keys_than_there_is_memory_for_take_several_passes(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
         cleaner = lab.node.floors.log.cleaner
-        cleaner._options = CleanerOptions(table_bytes=24 * 100, bytes_per_second=0)
+        cleaner.options = CleanerOptions(table_bytes=24 * 100, bytes_per_second=0)
         log = await lab.topic()
         for turn in range(2):
             for n in range(30):
@@ -612,7 +612,7 @@ async def test_policies_change_and_retention_goes_by_what_is_left(tmp_path: Path
         assert log.size_bytes < 10_000
         start = log.log_start_offset
         await lab.node.catalog.set_config("t", {"cleanup.policy": "compact,delete"})
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # ten rounds of retention
         assert log.log_start_offset == start, "what is left is less than is to be kept"
         await lab.restart()
         log = await lab.log()

@@ -55,7 +55,7 @@ async def test_partitions_of_other_servers_are_opened_while_one_is_gone(monkeypa
     world.back.set()
     answers = await asyncio.gather(*waiting[:100], return_exceptions=True)
     assert {type(one) for one in answers} == {LogUnavailable}
-    assert world.logs.opener._openers == world.logs.opener._slow == 0
+    assert world.logs.opener.openers == world.logs.opener.slow == 0
     await world.close()
 
 
@@ -74,7 +74,7 @@ async def test_no_more_are_rebuilt_at_the_same_time_than_before(monkeypatch: pyt
         held -= 1
 
     async def slowly(stream_id: int, epoch: int) -> Writer:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # as a slow server answers
         return await world.backends[stream_id].open(stream_id, epoch)
 
     world.snapshots.load = load  # type: ignore[assignment]
@@ -112,14 +112,14 @@ async def test_a_server_that_hangs_while_it_is_read_from_holds_up_its_own_partit
     assert not any(one.done() for one in waiting[:30])
     world.back.set()
     await asyncio.wait_for(asyncio.gather(*waiting), 30)
-    assert world.logs.opener._openers == world.logs.opener._slow == 0
+    assert world.logs.opener.openers == world.logs.opener.slow == 0
     await world.close()
 
 
 async def test_a_partition_that_cannot_be_opened_is_not_tried_as_fast_as_clients_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(opener, "_RETRY_FIRST_S", 3600.0)
+    monkeypatch.setattr(opener, "RETRY_FIRST_S", 3600.0)
     world = Cluster(2, dead={1})
     world.back.set()
     log = await world.boot(open_it=False)
@@ -137,7 +137,7 @@ async def test_a_partition_that_cannot_be_opened_is_not_tried_as_fast_as_clients
 
 
 async def test_a_partition_that_is_back_is_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opener, "_RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(opener, "RETRY_FIRST_S", 0.001)
     world = Cluster(1, dead={1})
     world.back.set()
     log = await world.boot(open_it=False)

@@ -180,7 +180,7 @@ async def test_a_batch_follows_its_partition_in_order() -> None:
         await asyncio.sleep(0)
         two.owners.has = 3  # which the sender has not heard of yet
         results += [asyncio.create_task(appended(one, batch(number))) for number in range(50, 100)]
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # the former owner refuses some of them meanwhile
         own(made, 3)
         await asyncio.gather(*results)
         taken = [int(bytes(one.payload)) for one in [*two.taken, *three.taken]]
@@ -201,7 +201,7 @@ async def test_an_answer_that_is_lost_is_asked_for_at_the_next_owner() -> None:
         assert [int(bytes(one.payload)) for one in three.taken] == [*range(10)]
         with pytest.raises(LogUnavailable, match="not known"):
             await unknown
-        assert one.appends._places == {}
+        assert one.appends.places == {}
         await until(lambda: one.budget.held == 0)
 
 
@@ -209,9 +209,15 @@ async def test_it_comes_back_to_this_node_in_order() -> None:
     async with ends(2) as made:
         one, two = made
         own(made, 2)
-        two.refusing = lambda batch: NotOwner("t-0", 1)
+        refused: list[Batch] = []
+
+        def refuse(batch: Batch) -> NotOwner:
+            refused.append(batch)
+            return NotOwner("t-0", 1)
+
+        two.refusing = refuse
         results = [asyncio.create_task(appended(one, batch(number))) for number in range(20)]
-        await asyncio.sleep(0.1)
+        await until(lambda: refused)
         own(made, 1)
         results.append(asyncio.create_task(appended(one, batch(20))))  # behind what is on its way
         await asyncio.gather(*results)
@@ -246,7 +252,7 @@ async def test_nothing_overtakes_what_was_given_up() -> None:
         answers: list[LogError | None] = []
         for number in (1, 2):
             here.appends.append("t", 0, batch(number), lambda _, error: answers.append(error))
-        here.appends._places["t", 0].waiting[0].since -= 1000
+        here.appends.places["t", 0].waiting[0].since -= 1000
         await until(lambda: bool(answers))
         assert [type(error) for error in answers] == [LogUnavailable] * 2
 

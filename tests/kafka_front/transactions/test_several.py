@@ -86,7 +86,7 @@ def with_former(play: Callable[[Former], Awaitable[None]], *, ended: bool = Fals
             await one.begin()
         for slot in range(SLOTS):
             await world.assign(slot, node.start)
-        await asyncio.sleep(3)
+        await asyncio.sleep(3)  # of the simulated loop's time
         told = await node.service.init("x", 60_000, None)
         producer = (told.producer_id, told.epoch)
         await node.service.add("x", *producer, [PLACES[0]], [])
@@ -136,7 +136,7 @@ def test_a_marker_that_is_late_ends_nothing() -> None:
     async def play(former: Former) -> None:
         world, node = former.world, former.node
         world.connection.execute("UPDATE cluster_slots SET owner = ?", (node.start,))
-        decided = owned._Decided("x", *former.producer, commit=True)
+        decided = owned.Decided("x", *former.producer, commit=True)
         await node.peers.served["kafka transaction markers"](Mark(decided, [PLACES[0]]))
         assert not world.entries[PLACES[0]]
         with pytest.raises(NotAsBelieved):
@@ -147,7 +147,7 @@ def test_a_marker_that_is_late_ends_nothing() -> None:
 
 def test_a_marker_for_what_is_another_nodes_by_now_is_not_written() -> None:
     async def play(former: Former) -> None:
-        decided = owned._Decided("x", *former.producer, commit=True)
+        decided = owned.Decided("x", *former.producer, commit=True)
         tables.save(
             former.world.connection, former.row()._replace(state=int(TxnState.PREPARE_COMMIT)), [], [], anew=False
         )

@@ -136,7 +136,7 @@ async def clients_are_led_to_who_answers(made: ModuleType) -> None:
     assert await number(found.find_reachable(3)) == 3
     assert (2, "pravega are you there") in peers.asked
     cluster.moves(1)
-    await asyncio.sleep(2 * NEXT_S)
+    await asyncio.sleep(2 * NEXT_S)  # until the answer before is too old
     assert await number(found.find_reachable(3)) is None, "nobody has to ask this node"
 
 
@@ -159,15 +159,15 @@ async def nobody_is_led_to_who_is_about_to_stop(made: ModuleType) -> None:
     assert await number(found.find_reachable(3)) == 2
     stops, cluster, peers = lab(made, 1)
     (probed,) = peers.served.values()
-    for question in (made._Alive(3), made._Alive()):
+    for question in (made.Alive(3), made.Alive()):
         assert await probed(question) == question
     cluster.acts = False
-    assert await probed(made._Alive()) == made._Alive(), "a former release asks of no slot"
+    assert await probed(made.Alive()) == made.Alive(), "a former release asks of no slot"
     with pytest.raises(NotOwner):
-        await probed(made._Alive(3))
+        await probed(made.Alive(3))
     cluster.acts = stops.is_stopping = True
     with pytest.raises(NotOwner):
-        await probed(made._Alive(3))
+        await probed(made.Alive(3))
 
 
 async def what_lies_beside_is_this_nodes(made: ModuleType) -> None:
@@ -197,8 +197,8 @@ WITHOUT = {
     "whose it is": ("if owner is not None:", "if False:"),
     "what is gone": ("if slot < 0:", "if False:"),
     "what is gone here": ("PATIENCE_S if slot >= 0 else 0", "PATIENCE_S"),
-    "who answers": ("await self._peers.ask(owner, _ALIVE, _Alive(slot), _Alive, _ANSWER_S)", "pass"),
-    "for which slot": ("_Alive(slot)", "_Alive()"),
+    "who answers": ("await self._peers.ask(owner, _ALIVE, Alive(slot), Alive, _ANSWER_S)", "pass"),
+    "for which slot": ("Alive(slot)", "Alive()"),
     "who still acts": ("not self._owners.is_mine(question.slot)", "False"),
     "of former releases": ("question.slot >= 0 and not ...", "not self._owners.is_mine(question.slot)"),
     "who stops": ("self.is_stopping or ...", "question.slot >= 0 and not self._owners.is_mine(question.slot)"),
@@ -276,7 +276,7 @@ def anywhere(made: ModuleType, has: int) -> tuple[Any, Cluster, Peers, Segment]:
 
 
 def known(made: ModuleType, at: int) -> Callable[[Any], Any]:
-    return lambda message: made._Found([made.Known(at, at, at) for _ in message.names])
+    return lambda message: made.Found([made.Known(at, at, at) for _ in message.names])
 
 
 def _said(answer: Any, message: Any) -> Any:
@@ -292,7 +292,7 @@ async def whoever_has_it_by_now_is_asked(made: ModuleType) -> None:
         cluster.moves(3)
         async with asyncio.timeout(PATIENCE_S):
             assert (await found.look_up(["a"]))["a"].length == 30
-        peers.answers[3] = lambda message: made._Done()
+        peers.answers[3] = lambda message: made.Done()
         cluster.has = 2
         cluster.moves(3)
         async with asyncio.timeout(PATIENCE_S):
@@ -319,10 +319,10 @@ async def what_is_missing_is_told(made: ModuleType) -> None:
     for call in (partial(found.look_up, ["a", "none"]), partial(found.truncate, "none")):
         with pytest.raises(SegmentMissing):
             await call()
-    peers.answers[2] = lambda message: made._Done(missing=True)
+    peers.answers[2] = lambda message: made.Done(missing=True)
     with pytest.raises(SegmentMissing):
         await found.truncate("a")
-    peers.answers[2] = lambda message: made._Done(start=9)
+    peers.answers[2] = lambda message: made.Done(start=9)
     with pytest.raises(Truncated):
         await found.truncate("a", 12)
 

@@ -101,7 +101,7 @@ class Node:
         if raw.startswith(b"at "):
             return self.members[int(raw[3:])]
         if raw == b"slowly":
-            await asyncio.sleep(2 * INIT_S)
+            await asyncio.sleep(2 * INIT_S)  # longer than a client has to begin
         if raw == b"wrong":
             raise YdbError(400010, "that is wrong")  # type: ignore[arg-type]
         return None if raw == b"here" else self.slot
@@ -155,7 +155,7 @@ async def nodes(made: ModuleType, owner: int = 2) -> AsyncIterator[list[Node]]:
 
 async def settled(found: list[Node]) -> None:
     """Nothing is held by anybody any more."""
-    await until(lambda: not any(node.budget.held or node.peers._opened for node in found))
+    await until(lambda: not any(node.budget.held or node.peers.opened for node in found))
 
 
 async def it_goes_to_the_owner_and_back_whole(made: ModuleType) -> None:
@@ -237,7 +237,7 @@ async def nobody_is_kept_waiting_by_a_node_that_stops(made: ModuleType) -> None:
     async with nodes(made, owner=0) as found:
         client = Client(found[0].budget, b"one", None)
         talking = asyncio.create_task(found[0].talk(cast("Any", client)))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # it looks for the owner meanwhile
         client.drain()
         await talking
         assert client.told.get_nowait() == b"1:one", "its own handler tells why not"
@@ -258,7 +258,7 @@ async def who_cannot_be_reached_is_left_when_another_is_owner(made: ModuleType) 
         found[0].members[9] = Member(9, 9, State.UP, addresses={LISTENER: f"127.0.0.1:{free_port()}"})
         client = Client(found[0].budget, b"one", None)
         talking = asyncio.create_task(found[0].talk(cast("Any", client)))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # it tries the owner that does not answer meanwhile
         found[0].has = 2
         assert await client.told.get() == b"2:one"
         await talking
@@ -273,7 +273,7 @@ async def who_says_nothing_is_told_so(made: ModuleType) -> None:
 
 async def who_has_said_nothing_is_not_waited_for_by_a_node_that_stops(made: ModuleType) -> None:
     async with nodes(made) as found:
-        found[0].forwarding._init_timeout_s = patience.get()
+        found[0].forwarding.init_timeout_s = patience.get()
         for early in (True, False):
             client = Client(found[0].budget)
             if early:
@@ -334,7 +334,7 @@ WITHOUT = {
     "what was passed on is served where it is": ("return serve", "self._handlers[method] = serve\nreturn serve"),
     "a refusal is told": ("await stream.refuse(refusal)", "pass"),
     "the end is told": ("        await peer.done_writing()\n", "        await asyncio.sleep(9)\n"),
-    "a message has to come in time": ("asyncio.timeout(self._init_timeout_s)", "asyncio.timeout(9)"),
+    "a message has to come in time": ("asyncio.timeout(self.init_timeout_s)", "asyncio.timeout(9)"),
     "a node that stops waits for no message": ("patience.reschedule(0)", "None"),
     "the handler tells what is wrong": ("except (YdbError, LogError, GrpcRefusal):", "except LogError:"),
     "a node that stops waits for nobody": ("if stream.draining:", "if False:"),

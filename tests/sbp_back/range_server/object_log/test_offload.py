@@ -91,7 +91,7 @@ async def test_a_store_that_is_closed_leaves_the_cache_to_the_next_one(tmp_path:
     await fill(driver, 100)
     await until(is_moved(driver))
     await driver.read_all(1)
-    former = store_of(driver)._offload
+    former = store_of(driver).offload
     driver.reopen()
     await driver.read_all(1)
     former._log.stats.disk_full = True
@@ -129,7 +129,7 @@ class MovingMachine(StoreMachine):
                 newest = next(iter(checkpoint_files(copy / "ckpt")), None)
                 if damage_checkpoint and newest is not None:
                     newest.write_bytes(newest.read_bytes()[1:])
-                store_of(self.driver)._offload.close()
+                store_of(self.driver).offload.close()
             former, self.driver = self.driver, await self.open()
             former.close()
             return self.driver
@@ -214,13 +214,13 @@ async def _dies_at_each_step(path: Path, patience: float = 120.0) -> list[str]:
 
 def superfluous(driver: Driver, bucket: Path) -> set[str]:
     """What is in a bucket and no index names, but the notes of starts and the index before the newest."""
-    names = store_of(driver)._offload._names
-    former = {store_of(driver)._offload._former}
+    names = store_of(driver).offload.names
+    former = {store_of(driver).offload.former}
     return {key for key in there(bucket) - names.keys - former if not key.startswith("starts/")}
 
 
 def is_tidy(driver: Driver, bucket: Path) -> bool:
-    return store_of(driver)._offload._tidied and not superfluous(driver, bucket)
+    return store_of(driver).offload.tidied and not superfluous(driver, bucket)
 
 
 def there(bucket: Path) -> set[str]:
@@ -296,7 +296,7 @@ async def _an_upload_without_an_answer(path: Path) -> None:
     faults = faulty(driver, 1.0)
     await fill(driver, 60)
     await until(lambda: faults.failed > 0)
-    assert len(driver.store._log.segments) > 6
+    assert len(driver.store.log.segments) > 6
     assert contents(await driver.read_all(1)) == wanted(1, 0, 60)
     driver.reopen()
     assert contents(await driver.read_all(1)) == wanted(1, 0, 60)
@@ -326,8 +326,8 @@ async def test_an_upload_that_is_believed_without_an_answer_is_noticed(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries that follow one another at once."""
-    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload._PAUSE", 0.001)
-    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload._MOST_PAUSE", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload.PAUSE", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload.MOST_PAUSE", 0.001)
 
 
 @pytest.mark.usefixtures("quick", "quick_pauses")
@@ -355,13 +355,13 @@ async def test_tries_are_further_and_further_apart_and_told_once(
     fake = SimpleNamespace(monotonic=lambda: clock)
     monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload.time", fake)
     driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
-    await until(lambda: store_of(driver)._offload._tidied)
+    await until(lambda: store_of(driver).offload.tidied)
     faults = faulty(driver, 1.0)
     await fill(driver, 60)
     waited = []
     for _ in range(9):
-        await until(lambda now=clock: store_of(driver)._offload._rest_until > now)  # type: ignore[misc]
-        waited.append(store_of(driver)._offload._rest_until - clock)
+        await until(lambda now=clock: store_of(driver).offload.rest_until > now)  # type: ignore[misc]
+        waited.append(store_of(driver).offload.rest_until - clock)
         clock += waited[-1] + 0.001
     assert waited == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60, 60], abs=0.01)
     assert driver.store.stats.moving_fails
@@ -385,7 +385,7 @@ async def test_a_store_that_does_not_answer_refuses_readers_of_old_data_only(tmp
     await fill(driver, 60)
     await until(is_moved(driver))
     driver.reopen()
-    store_of(driver)._there.cache.patience = 0.0
+    store_of(driver).there.cache.patience = 0.0
     live = driver.store.stats.live_bytes
     faults = faulty(driver, 1.0)
     with pytest.raises(StoreError, match=r"range 0 of stream 1 cannot be read"):
@@ -419,7 +419,7 @@ async def test_a_bucket_that_is_away_at_the_start_keeps_nobody_from_starting(
     await fill(driver, 60)
     await until(is_moved(driver))
     driver.close()
-    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload_store._START_PATIENCE", 0.0)
+    monkeypatch.setattr("sbp_back.range_server.object_log.range_objects.offload_store.START_PATIENCE", 0.0)
     (bucket / "disks").rename(bucket / "away")
     (bucket / "disks").write_bytes(b"")
     driver = Driver(tmp_path / "one", moving(bucket))
@@ -428,7 +428,7 @@ async def test_a_bucket_that_is_away_at_the_start_keeps_nobody_from_starting(
     assert contents(await driver.read(1, 99)) == wanted(1, 99, 100)
     (bucket / "disks").unlink()
     (bucket / "away").rename(bucket / "disks")
-    store_of(driver)._offload._rest_until = 0.0
+    store_of(driver).offload.rest_until = 0.0
     await until(is_moved(driver))
     assert contents(await driver.read_all(1)) == wanted(1, 0, 100)
     driver.close()
@@ -466,7 +466,7 @@ async def test_what_is_damaged_on_the_disk_is_not_moved(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
     told = "offset 2 of range 0 of stream 1"
     await until(lambda: told in driver.store.stats.last_maintenance_error or not path.exists())
-    await until(lambda: len(driver.store._log.segments) <= 5 and store_of(driver)._offload.named)
+    await until(lambda: len(driver.store.log.segments) <= 5 and store_of(driver).offload.named)
     assert path.exists()
     with pytest.raises(StoreCorrupt):
         await driver.read(1, 2)
@@ -521,7 +521,7 @@ async def _a_cache_that_lies(path: Path) -> None:
     files.lies = 2
     await fill(driver, 60)
     await until(lambda: not files.lies)
-    store_of(driver)._offload._rest_until = 0.0
+    store_of(driver).offload.rest_until = 0.0
     await until(is_moved(driver))
     driver.reopen()
     for stream in (1, 2):
@@ -609,7 +609,7 @@ async def test_who_is_copied_while_it_runs_deletes_and_moves_nothing_more(tmp_pa
     driver = Driver(tmp_path / "copy", options)
     await former.trim(1, 40)
     await fill(former, 40)
-    await until(lambda: store_of(former)._offload._lost)
+    await until(lambda: store_of(former).offload.lost)
     for stream in (1, 2):
         assert contents(await driver.read_all(stream)) == wanted(stream, 0, 40)
         assert contents(await former.read_all(stream, 40)) == wanted(stream, 40, 80)
@@ -625,7 +625,7 @@ async def test_what_is_trimmed_or_deleted_goes_after_a_while_and_not_before(tmp_
     before = there(bucket)
     await driver.trim(1, 60)
     await driver.delete(2)
-    await until(lambda: driver.store.stats.moved_bytes == 0 and not driver.store._log.elsewhere)
+    await until(lambda: driver.store.stats.moved_bytes == 0 and not driver.store.log.elsewhere)
     assert before <= there(bucket)
     driver.reopen(moving(bucket))
     await until(lambda: not moved_files(bucket))
@@ -652,13 +652,13 @@ async def test_retention_counts_what_was_moved_and_trims_it_first(tmp_path: Path
     await until(is_moved(driver))
     # 480 KiB in all, most of it elsewhere: nothing is beyond the bound.
     driver.reopen(moving(bucket, retention_bytes=600 * KIB))
-    await driver.until(lambda: store_of(driver)._offload._tidied)
+    await driver.until(lambda: store_of(driver).offload.tidied)
     assert driver.store.ranges[1, 0].min_offset == 0
     await fill(driver, 30)
     # Of which stream the first objects are depends on how far the mover was behind.
     await until(lambda: any(driver.store.ranges[stream, 0].min_offset > 0 for stream in (1, 2)))
     await until(lambda: driver.store.stats.live_bytes <= 600 * KIB)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # it trims no more within this time
     assert driver.store.stats.live_bytes > 400 * KIB
     driver.close()
 
