@@ -36,7 +36,7 @@ Shows = Callable[[Mapping[str, str]], bool]
 
 def render(metrics: Metrics) -> bytes:
     """Return the text of all metrics, made at once; for processes without other work."""
-    return _text(_whole(metrics))
+    return exposition(_whole(metrics))
 
 
 async def rendered(metrics: Metrics, shows: Shows | None = None) -> bytes:
@@ -46,7 +46,7 @@ async def rendered(metrics: Metrics, shows: Shows | None = None) -> bytes:
     async for piece in in_turns(_pieces(metrics)):
         if shows is not None:
             piece.samples = [sample for sample in piece.samples if shows(sample.labels)]
-        text = _text([piece])
+        text = exposition([piece])
         parts.append(text if piece.name != last else _without_head(text))
         last = piece.name
     return b"".join(parts)
@@ -72,7 +72,7 @@ async def pieces(metrics: Metrics, **more: str) -> AsyncIterator[Piece]:
         free: list[bytes] = []
         named: list[tuple[dict[str, str], bytes]] = []
         left = iter(labels)
-        for line in _text([piece]).splitlines(keepends=True):
+        for line in exposition([piece]).splitlines(keepends=True):
             if line.startswith(b"# "):
                 head.append(line)
                 continue
@@ -117,7 +117,7 @@ class _Some:
         return self._families
 
 
-def _text(families: list[Metric]) -> bytes:
+def exposition(families: list[Metric]) -> bytes:
     return generate_latest(cast("CollectorRegistry", _Some(families)))
 
 

@@ -22,11 +22,11 @@ def find_commit() -> str | None:
     with suppress(OSError, ValueError):
         return (here / COMMIT).read_text("ascii").strip()
     with suppress(OSError, ValueError):
-        return _checked_out(here.parent / ".git").strip() or None
+        return read_commit(here.parent / ".git").strip() or None
     return None
 
 
-def _checked_out(git: Path) -> str:
+def read_commit(git: Path) -> str:
     """Return the commit that is checked out, read from git's files: a node must start without the program git."""
     if git.is_file():  # of a further work tree
         git = Path(git.read_text("utf-8").removeprefix("gitdir:").strip())

@@ -47,26 +47,26 @@ class KafkaFront(Front):
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
-        self._server: KafkaServer | None = None
+        self.server: KafkaServer | None = None
 
     @property
     def groups(self) -> GroupDirectory | None:
-        return None if self._server is None else self._server.groups
+        return None if self.server is None else self.server.groups
 
     @property
     def transactions(self) -> TransactionDirectory | None:
-        return None if self._server is None else self._server.transactions
+        return None if self.server is None else self.server.transactions
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         from kafka_front.serving import KafkaServer  # not before: settings are read by every command
 
-        self._server = KafkaServer(self._node)
-        return await self._server.start(listen)
+        self.server = KafkaServer(self._node)
+        return await self.server.start(listen)
 
     async def drain(self) -> None:
-        if self._server is not None:
-            await self._server.drain()
+        if self.server is not None:
+            await self.server.drain()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
+        if self.server is not None:
+            await self.server.stop()

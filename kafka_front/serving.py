@@ -37,8 +37,6 @@ from kafka_front.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from bridges.metrics import FrontMetrics
     from bridges.node.front import NodeServices
-    from kafka_front.service.internal import InternalTopics
-    from kafka_front.service.transactions.service import Transactions
 
 #: Services by module; each has ``register(registry, service)``.
 SERVICES = (
@@ -75,14 +73,13 @@ class KafkaServer:
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
-        self._server: Server | None = None
+        self.server: Server | None = None
         self._groups: GroupService | None = None
         self._live_groups: LiveGroups | None = None
-        self._share: ShareService | None = None
-        self._transactions: Transactions | None = None
+        self.share: ShareService | None = None
+        self.service: KafkaService | None = None
         self._live_transactions: LiveTransactions | None = None
         self._exporter: Exporter | None = None
-        self._internal_topics: InternalTopics | None = None
 
     @property
     def groups(self) -> GroupDirectory | None:
@@ -96,7 +93,7 @@ class KafkaServer:
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node = self._node
-        service = KafkaService(node)
+        service = self.service = KafkaService(node)
         for named in (service.group_configs, service.client_metrics, service.broker_configs):
             await named.load()
         await service.tokens.load()
@@ -106,14 +103,12 @@ class KafkaServer:
         share = ShareService(node, service.settings, joined, service.group_configs, service.broker_config)
         await joined.start()
         node.every(service.settings.group.share_heartbeat_interval_ms, share.expire, "members of share groups")
-        self._share = share
+        self.share = share
         joined.unstable = node.progress.is_pending
-        transactions = self._transactions = service.transactions
-        await transactions.load()
-        self._live_transactions = LiveTransactions(transactions)
-        self._internal_topics = service.internal_topics
-        service.internal_topics.start(transactions, share)
-        node.every(_SETTLE_MS, transactions.settle, "ended transactions")
+        await service.transactions.load()
+        self._live_transactions = LiveTransactions(service.transactions)
+        service.internal_topics.start(service.transactions, share)
+        node.every(_SETTLE_MS, service.transactions.settle, "ended transactions")
         node.every(_OFFSET_EXPIRY_MS, joined.expire, "offset expiry")
         settings = service.settings
         registry = Registry()
@@ -137,7 +132,7 @@ class KafkaServer:
             idle_seconds=settings.connections_max_idle_ms / 1000,
             max_connections=settings.max_connections,
         )
-        server = self._server = Server(
+        server = self.server = Server(
             registry,
             limits,
             _Observer(service.metrics),
@@ -167,20 +162,19 @@ class KafkaServer:
     async def drain(self) -> None:
         if self._groups is not None:
             self._groups.resign()
-        if self._server is not None:
-            await self._server.drain()
+        if self.server is not None:
+            await self.server.drain()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.close()
+        if self.server is not None:
+            await self.server.close()
         if self._exporter is not None:
             await self._exporter.close()
-        if self._internal_topics is not None:
-            await self._internal_topics.close()
-        if self._transactions is not None:
-            await self._transactions.close()
-        if self._share is not None:
-            await self._share.close()
+        if self.service is not None:
+            await self.service.internal_topics.close()
+            await self.service.transactions.close()
+        if self.share is not None:
+            await self.share.close()
         if self._groups is not None:
             await self._groups.stop()
 

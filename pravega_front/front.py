@@ -42,23 +42,23 @@ class PravegaFront(Front):
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
-        self._server: PravegaServer | None = None
+        self.server: PravegaServer | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         # In a thread: importing gRPC is slow, and the other fronts serve already.
         serving = await asyncio.to_thread(import_module, "pravega_front.serving")
         server: PravegaServer = serving.PravegaServer(self._node)
-        self._server = server
+        self.server = server
         return await server.start(listen)
 
     @property
     def transactions(self) -> TransactionDirectory | None:
-        return None if self._server is None else self._server.transactions
+        return None if self.server is None else self.server.transactions
 
     async def drain(self) -> None:
-        if self._server is not None:
-            await self._server.drain()
+        if self.server is not None:
+            await self.server.drain()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
+        if self.server is not None:
+            await self.server.stop()

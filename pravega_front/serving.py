@@ -38,7 +38,7 @@ class PravegaServer:
         self._node = node
         self._settings = node.section(PravegaSettings)
         self._stack = AsyncExitStack()
-        self._doors: Sequence[GrpcServer | SegmentStore] = ()
+        self.doors: Sequence[GrpcServer | SegmentStore] = ()
         self.transactions: LiveTransactions | None = None
         """The open transactions of writers; None before :meth:`start`."""
 
@@ -75,7 +75,7 @@ class PravegaServer:
         )
         server = GrpcServer(limits, node.metrics, node.budget, node.barrier)
         opened.push_async_callback(server.stop)
-        self._doors = server, store
+        self.doors = server, store
         registry.fill(server)
         bound: dict[str, Address] = {}
         calls = {name: address for name, address in listen.items() if not is_segment_store(name)}
@@ -95,7 +95,7 @@ class PravegaServer:
         return bound
 
     async def drain(self) -> None:
-        for door in self._doors:
+        for door in self.doors:
             await door.drain()
 
     async def stop(self) -> None:

@@ -73,7 +73,7 @@ same channel (`reconnect`). The first of these finds no connection:
     pravega_client::segment::reactor::Reactor::run_once::{{closure}}
 """
 KNOWN = (WHEEL_AT_EXIT, WHEEL_UNCONNECTED, SPARK_START, YDB_LOOP)
-_TURNS_S = 5.0
+TURNS_S = 5.0
 """So long a loop may take for a turn on a busy machine, unless it waits in YDB's SDK for a stream to end."""
 
 
@@ -91,7 +91,7 @@ def stack_of_ydb_loop() -> str:
         return ""
     turned = threading.Event()
     loop.call_soon_threadsafe(turned.set)
-    if turned.wait(_TURNS_S):
+    if turned.wait(TURNS_S):
         return ""
     stack = "".join(traceback.format_stack(sys._current_frames()[loop._thread_id]))
     if re.search(YDB_LOOP.words, stack):

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from bridges.log.transactions.marking import Markers
+
 
 class Steps:
     """Kills the process at the step ``kill_at``; None never. Steps are counted while ``armed``."""
@@ -25,6 +27,15 @@ class Steps:
                 self.seen += 1
                 if self.seen == self.kill_at:
                     os.kill(os.getpid(), signal.SIGKILL)
+
+    def around_commits(self, db: Any) -> None:
+        """Step before and after each commit of a node's database."""
+        db._execute = self.around(db._execute)
+
+    def around_markers(self) -> None:
+        """Step before and after each marker of a transaction."""
+        markers: Any = Markers
+        markers._append = self.around_async(markers._append)
 
     def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
         def done(*args: Any) -> Any:

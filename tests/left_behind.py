@@ -124,7 +124,7 @@ async def left_of_connections(
     server: Server, address: tuple[str, int], ends: dict[str, End]
 ) -> dict[str, dict[str, int]]:
     """The same of connections to a server that nobody else is connected to."""
-    made = server._next_id
+    made = server.next_id
 
     def counted(end: End) -> End:
         async def carried_out(link: Link) -> None:
@@ -135,7 +135,7 @@ async def left_of_connections(
         return carried_out
 
     async def over() -> None:
-        await until(lambda: server._next_id >= made and not server.connections and not server._tasks)
+        await until(lambda: server.next_id >= made and not server.connections and not server.tasks)
 
     return await left_behind({name: on_link(address, counted(end)) for name, end in ends.items()}, over)
 

@@ -111,6 +111,6 @@ def silence(seconds: float) -> Callable[[str], Answer | None]:
     """Return a fault: an answer that comes later."""
 
     def wait(path: str) -> None:
-        time.sleep(seconds)
+        time.sleep(seconds)  # as a slow registry does
 
     return wait

@@ -52,7 +52,7 @@ def test_only_a_known_crash_is_tried_again_and_once(
 
 
 def test_a_stream_that_never_ends_stops_no_client_of_ydb_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_crashes, "_TURNS_S", 0.2)
+    monkeypatch.setattr(foreign_crashes, "TURNS_S", 0.2)
     stuck = common._get_shared_event_loop()
     assert stack_of_ydb_loop() == ""
     stream, begun, ended = GrpcWrapperAsyncIO(lambda _: None), Event(), Event()
@@ -74,7 +74,7 @@ def test_a_stream_that_never_ends_stops_no_client_of_ydb_for_ever(monkeypatch: p
 
 
 def test_a_loop_of_ydb_that_is_busy_is_nobodys_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_crashes, "_TURNS_S", 0.1)
+    monkeypatch.setattr(foreign_crashes, "TURNS_S", 0.1)
     loop, over = common._get_shared_event_loop(), Event()
     loop.call_soon_threadsafe(over.wait)
     assert crash_in(stack_of_ydb_loop()) is None

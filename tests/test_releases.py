@@ -44,7 +44,7 @@ def test_a_commit_is_read_from_any_state_of_a_checkout(tmp_path: Path, state: st
     elif state == "a further work tree":
         place = tmp_path / "further"
         git("worktree", "add", "-b", "further", str(place))
-    assert version._checked_out(place / ".git").strip() == commit_of(place)
+    assert version.read_commit(place / ".git").strip() == commit_of(place)
 
 
 def test_what_is_built_has_the_commit_in_it(tmp_path: Path) -> None:

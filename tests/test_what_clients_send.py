@@ -16,7 +16,7 @@ from msgspec import Struct
 from anabranch_kit.run.sliced import at_once
 from bridges.console.records.rendering import Wanted, rendered
 from bridges.errors import BatchInvalid, RecordInvalid
-from bridges.formats import FORMATS, FormatId, Translator, _translation
+from bridges.formats import FORMATS, FormatId, Translator, translate_group
 from bridges.formats.base import EVENT_HEADER
 from bridges.formats.codecs.compression import DEFAULT_LIMIT, Compression, compress
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
@@ -88,7 +88,7 @@ def translated(batch: StoredBatch, target: FormatId) -> tuple[Buffer, int]:
     try:
         payload = Translator(0).payload(1, batch, target)
         if payload is None:  # what is long is done in a thread
-            work = _translation(FORMATS[FormatId.KAFKA], batch, FORMATS[target], DEFAULT_LIMIT)
+            work = translate_group(FORMATS[FormatId.KAFKA], batch, FORMATS[target], DEFAULT_LIMIT)
             payload = at_once(work)
         return payload, -1
     except RecordInvalid as error:

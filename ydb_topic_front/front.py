@@ -35,23 +35,23 @@ class YdbFront(Front):
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
-        self._server: YdbServer | None = None
+        self.server: YdbServer | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         # In a thread: importing gRPC is slow, and the other fronts serve already.
         serving = await asyncio.to_thread(import_module, "ydb_topic_front.serving")
         server: YdbServer = serving.YdbServer(self._node)
-        self._server = server
+        self.server = server
         return await server.start(listen)
 
     async def drain(self) -> None:
-        if self._server is not None:
-            await self._server.drain()
+        if self.server is not None:
+            await self.server.drain()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
+        if self.server is not None:
+            await self.server.stop()
 
     @property
     def groups(self) -> GroupDirectory | None:
-        return None if self._server is None else self._server.groups
+        return None if self.server is None else self.server.groups

@@ -31,12 +31,12 @@ class YdbServer:
     def __init__(self, node: NodeServices) -> None:
         self._node = node
         self._stack = AsyncExitStack()
-        self._server: GrpcServer | None = None
-        self._service: YdbService | None = None
+        self.server: GrpcServer | None = None
+        self.service: YdbService | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node = self._node
-        service = self._service = YdbService(node)
+        service = self.service = YdbService(node)
         self._stack.push_async_callback(service.close)
         await service.load()
         settings = service.settings
@@ -50,7 +50,7 @@ class YdbServer:
         registry = Registry(node.barrier, node.metrics, settings.max_call_bytes, service.principal, node.db.changes)
         for module in SERVICES:
             module.register(registry, service)
-        server = self._server = GrpcServer(limits, node.metrics, node.budget, node.barrier)
+        server = self.server = GrpcServer(limits, node.metrics, node.budget, node.barrier)
         self._stack.push_async_callback(server.stop)
         registry.fill(server)
         ports = await server.start(
@@ -61,13 +61,13 @@ class YdbServer:
         return bound
 
     async def drain(self) -> None:
-        if self._server is not None:
-            await self._server.drain()
+        if self.server is not None:
+            await self.server.drain()
 
     @property
     def groups(self) -> GroupDirectory | None:
         """Return the consumers with sessions, as groups; None before the start."""
-        return None if self._service is None else self._service.readers
+        return None if self.service is None else self.service.readers
 
     async def stop(self) -> None:
         await self._stack.aclose()

@@ -20,7 +20,7 @@ from anabranch_kit.memory.buffers import Buffer, fresh
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the kernel answers when there is no room: unlike EIO, nothing that was durable is in doubt."""
 
-_DSYNC = getattr(os, "RWF_DSYNC", 0)
+DSYNC = getattr(os, "RWF_DSYNC", 0)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 _LACKING = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -73,7 +73,7 @@ class Files:
 
     def __init__(self, calls: SystemCalls = os) -> None:
         self._calls = calls
-        self._dsync = _DSYNC
+        self._dsync = DSYNC
         self._nowait = _NOWAIT
         self._reserves = True
         self._tells_holes = True

@@ -57,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self.account = server.budget.account(self._on_room)
         #: Where unsent answers count.
         self._sending: Account = self.account
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._socket: Any = None
         self._outbox: Outbox | None = None
         self._framer = framing.framer(server.receive_buffer, self._reserve)
@@ -71,14 +71,16 @@ class Connection(asyncio.BufferedProtocol):
         self._output_bytes = 0
         self._busy = False
         self._scheduled = False
-        self._reading = True
-        self._write_paused = False
+        #: False while nothing is read from the client, since it has too much in flight or memory is short.
+        self.reading = True
+        #: The client does not take its answers as fast as they are sent.
+        self.write_paused = False
         # Waiting frames are started in a later turn of the event loop, by :meth:`_rested`.
         self._resting = False
         # Nothing is read from the client, and none of its requests starts: a quota of it is exhausted.
         self._muted = False
         # The client has closed its side, and requests that it sent before have still to be started.
-        self._ended = False
+        self.half_closed = False
         self._closing = False
         self._draining = False
 
@@ -115,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self._socket = socket_transport(transport)
         self.peer = address_of(transport.get_extra_info("peername"))
         self.last_active = monotonic()
@@ -124,13 +126,13 @@ class Connection(asyncio.BufferedProtocol):
             self._tls_bytes = bound_tls_memory(transport)
             self._budget.attach(self._tls_bytes)
         # With TLS, a limit of zero would count an empty buffer as too full.
-        self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
+        self.transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
         self._outbox = Outbox(
-            self._transport, self.server.turn, self._sending, self._check_unsent, self._cannot_send, tls=tls
+            self.transport, self.server.turn, self._sending, self._check_unsent, self._cannot_send, tls=tls
         )
         if not self.server.admit(self):
             self._closing = True
-            self._transport.abort()
+            self.transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         framer, turn = self._framer, self.server.turn
@@ -156,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
             self._count_stash()
         if not frames:
             self.receiving_since = min(self.receiving_since, now)
-            if self._reading and self._must_pause():
+            if self.reading and self._must_pause():
                 self._pause()
             return
         self.receiving_since = now if framer.partial else NOT_RECEIVING
@@ -177,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         if framer.blocked and not self._closing:
             framer.retry()
             self._count_stash()
-        if self._reading and self._must_pause():
+        if self.reading and self._must_pause():
             self._pause()
 
     def _count_stash(self) -> None:
@@ -200,8 +202,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close our side as well, once the requests that have arrived are started: the client has no use for later
         answers, but some requests have none, such as a Kafka producer's with acks=0. asyncio keeps no connection with
         TLS half open."""
-        self._ended = bool(self._waiting) and not self._closing and not self._tls_bytes
-        return self._ended
+        self.half_closed = bool(self._waiting) and not self._closing and not self._tls_bytes
+        return self.half_closed
 
     def pause_writing(self) -> None:
         if self._outbox is not None:
@@ -218,14 +220,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         unsent = self._outbox.unsent
         most = 0 if self._budget.scarce else self.server.limits.write_buffer_bytes
-        if self._write_paused:
+        if self.write_paused:
             if unsent <= most // 2:
-                self._write_paused = False
+                self.write_paused = False
                 self._schedule()
                 self.maybe_resume()
         elif unsent > most:
-            self._write_paused = True
-            if self._reading:
+            self.write_paused = True
+            if self.reading:
                 self._pause()
 
     def _cannot_send(self, reason: str) -> None:
@@ -235,12 +237,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._transport = None
+        self.transport = None
         untie(self._socket)
         if self._outbox is not None:
             self._outbox.drop()
         self._outbox = None
-        self._reading = False
+        self.reading = False
         self.server.turn.forget(self)
         framer = self._framer
         self.account.give(Kind.REQUESTS, framer.reserved + self._stashed)
@@ -276,14 +278,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         self._flush()
-        if self._outbox is not None and self._transport is not None:
-            self._outbox.finish(self._transport.close)
+        if self._outbox is not None and self.transport is not None:
+            self._outbox.finish(self.transport.close)
 
     def abort(self) -> None:
         """Close now and drop unsent bytes."""
         self._closing = True
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     # --- requests and answers --------------------------------------------------------------------------------------
 
@@ -306,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         while waiting and not self._closing:
             if self._output_bytes > self.server.limits.write_buffer_bytes:
                 self._flush()  # unsent bytes must count before more requests start
-            if self._write_paused or self._resting or self._muted or not self._may_begin(waiting[0][0]):
+            if self.write_paused or self._resting or self._muted or not self._may_begin(waiting[0][0]):
                 break
             frame, arrived = waiting.popleft()
             self._waiting_bytes -= len(frame)
@@ -323,9 +325,9 @@ class Connection(asyncio.BufferedProtocol):
             self._count_waiting()
         if self._output:
             self._flush()
-        if self._ended and not waiting:
+        if self.half_closed and not waiting:
             self.shut()
-        elif not self._reading:
+        elif not self.reading:
             self.maybe_resume()
 
     def _rest(self) -> None:
@@ -349,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._output = []
         self._output_bytes = 0
-        if not outbox.send(output) or self._write_paused:
+        if not outbox.send(output) or self.write_paused:
             self._check_unsent()
 
     # --- back-pressure ---------------------------------------------------------------------------------------------
@@ -360,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
             return False  # its memory is reserved, so it should complete soon
         return (
             framer.blocked
-            or self._write_paused
+            or self.write_paused
             or self.in_flight > self.server.limits.connection_bytes
             or self._waiting_bytes + self._waiting_held > QUEUED_BYTES
             or self._muted
@@ -368,9 +370,9 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _pause(self) -> None:
-        if self._transport is not None and not self._closing:
-            self._reading = False
-            self._transport.pause_reading()
+        if self.transport is not None and not self._closing:
+            self.reading = False
+            self.transport.pause_reading()
             if self.in_flight or self._framer.blocked or self._muted:
                 self.receiving_since = NOT_RECEIVING  # the node, not the client, delays the frame
             if not self._draining:
@@ -380,14 +382,14 @@ class Connection(asyncio.BufferedProtocol):
         """Read again if nothing prevents it; if memory is short, wait for the budget. A connection that drains is
         closed instead when it is idle.
         """
-        if self._reading or self._closing or self._transport is None:
+        if self.reading or self._closing or self.transport is None:
             return
         if self._draining:
             if self.idle:
                 self.shut()
             return
         if (
-            self._write_paused
+            self.write_paused
             or self._muted
             or self.in_flight > self.server.limits.connection_bytes // 2
             or self._waiting_bytes + self._waiting_held > QUEUED_BYTES // 2
@@ -410,8 +412,8 @@ class Connection(asyncio.BufferedProtocol):
         self.account.stop_waiting()
         if framer.partial:
             self.receiving_since = min(self.receiving_since, monotonic())
-        self._reading = True
-        self._transport.resume_reading()
+        self.reading = True
+        self.transport.resume_reading()
 
     def _forget_waiting(self) -> int:
         """Drop the frames that were not started, and return their size in bytes."""
@@ -424,14 +426,14 @@ class Connection(asyncio.BufferedProtocol):
         if size:
             self.in_flight -= size
             self.account.give(Kind.REQUESTS, size)
-            if not self._reading:
+            if not self.reading:
                 self.maybe_resume()
 
     def _on_room(self) -> None:
         """Continue because the budget has room: sending goes before reading."""
         if self._outbox is not None and self._outbox.starved:
             self._outbox.go_on()
-        if not self._reading:
+        if not self.reading:
             self.maybe_resume()
 
     @property

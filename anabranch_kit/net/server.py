@@ -57,7 +57,7 @@ class Server(ABC, Generic[C]):
         self._servers: list[asyncio.Server] = []
         self._closed = False
         self._emptied: asyncio.Event | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self.sweeper: asyncio.TimerHandle | None = None
 
     @property
     @abstractmethod
@@ -107,8 +107,8 @@ class Server(ABC, Generic[C]):
             server.close()
 
     def _stop_sweeping(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        if self.sweeper is not None:
+            self.sweeper.cancel()
 
     async def _empty(self) -> None:
         """Wait until all connections have ended. A stop that is hurried waits twice at the same time."""
@@ -116,13 +116,13 @@ class Server(ABC, Generic[C]):
             self._emptied = self._emptied or asyncio.Event()
             await self._emptied.wait()
 
-    def _sweep_later(self) -> None:
+    def sweep_later(self) -> None:
         if self.sweep_seconds > 0:
-            self._sweeper = self.loop.call_later(self.sweep_seconds, self._sweep)
+            self.sweeper = self.loop.call_later(self.sweep_seconds, self.sweep)
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Close connections that were idle for too long, or that send or read too slowly: one timer for all of them."""
-        self._sweep_later()
+        self.sweep_later()
         now = monotonic()
         for connection in list(self.connections):
             connection.look_after(now)

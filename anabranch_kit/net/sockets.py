@@ -67,7 +67,7 @@ class Sockets:
             try:
                 cookie = _cookie(number)
                 before = known.get(number)
-                one = before if before is not None and before[0] == cookie else (cookie, _whose(number, ports))
+                one = before if before is not None and before[0] == cookie else (cookie, find_peer(number, ports))
                 peer = one[1]
                 if peer is not None:
                     received = _received(number)
@@ -99,7 +99,7 @@ def _received(number: int) -> int | None:
     return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0]) if len(info) == _INFO_BYTES else None
 
 
-def _whose(number: int, ports: frozenset[int]) -> Peer | None:
+def find_peer(number: int, ports: frozenset[int]) -> Peer | None:
     """Return the peer of a connection to one of ``ports``; None for other sockets. Raises OSError if it listens."""
     # Use a descriptor of our own: the number may get another socket at any moment.
     with socket.socket(fileno=os.dup(number)) as one:

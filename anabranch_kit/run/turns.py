@@ -37,7 +37,7 @@ TURN_SECONDS = 0.003
 """Seconds from the beginning of a turn of the loop that all works of this kind share."""
 LEAST_SECONDS = 0.001
 """Least seconds for each of them, however late its turn comes."""
-_PORTION = 50
+PORTION = 50
 _PARTS = 256
 _RUN = 500
 _AT_ONCE = 100
@@ -153,7 +153,7 @@ async def worked_off(steps: Generator[object, None, T]) -> T:
 def step_through(steps: Iterator[object], schedule: Callable[[Callable[[], None]], object]) -> None:
     """Run ``steps`` to their end in a callback, a few at a time; ``schedule`` continues them when a turn is over."""
     turns = Turns()
-    while sum(1 for _ in islice(steps, _PORTION)) == _PORTION:
+    while sum(1 for _ in islice(steps, PORTION)) == PORTION:
         if turns.is_over:
             schedule(partial(step_through, steps, schedule))
             return
@@ -163,7 +163,7 @@ async def portions(items: Iterable[T]) -> AsyncIterator[list[T]]:
     """Yield ``items`` in order, a few at a time: for work so small that :func:`in_turns` would cost more."""
     turns = Turns()
     rest = iter(items)
-    while some := list(islice(rest, _PORTION)):
+    while some := list(islice(rest, PORTION)):
         yield some
         await turns.rest()
 
@@ -182,9 +182,9 @@ async def let_go(*held: list[Any] | dict[Any, Any] | set[Any]) -> None:
     for one in held:
         while one:
             if isinstance(one, list):
-                del one[-_PORTION:]
+                del one[-PORTION:]
             else:
-                for _ in range(min(_PORTION, len(one))):
+                for _ in range(min(PORTION, len(one))):
                     _drop(one)
             await turns.rest()
 

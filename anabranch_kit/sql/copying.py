@@ -63,7 +63,7 @@ def copy(source: Engine, target: Engine, told: Callable[[str], object]) -> dict[
     for table in order:
         told(table)
         _copy_table(_lite(source), target, table)
-    _restart_counters(_lite(source), target)
+    restart_counters(_lite(source), target)
     found = {}
     for table in order:
         columns, keys = _columns(_lite(source), table)
@@ -168,7 +168,7 @@ def _digest(rows: Iterator[Row]) -> Digest:
     return Digest(count, total)
 
 
-def _restart_counters(source: sqlite3.Connection, target: Engine) -> None:
+def restart_counters(source: sqlite3.Connection, target: Engine) -> None:
     """Have the database's counters go on above every number that was ever assigned, also to rows that are gone."""
     given: Mapping[str, int] = {}
     if "sqlite_sequence" in tables.names(source):

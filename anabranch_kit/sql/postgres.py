@@ -54,9 +54,9 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 logging.getLogger("psycopg").setLevel(logging.ERROR)  # this module logs lost connections itself
 
-_TRIES = 10
+TRIES = 10
 """Most runs of a group that fails for reasons that may pass."""
-_CONFLICTS_S = 5.0
+CONFLICTS_S = 5.0
 """Seconds in which conflicts with other transactions do not count: a starved process can lose many races."""
 _AGAIN = (
     errors.SerializationFailure,
@@ -414,7 +414,7 @@ class PostgresEngine:
     def execute(self, group: list[Job], refuse: Refuse) -> None:
         tried = conflicts = 0
         started = time.monotonic()
-        while tried < _TRIES:
+        while tried < TRIES:
             tried += 1
             for job in group:
                 job.result = job.error = None
@@ -430,7 +430,7 @@ class PostgresEngine:
                 conflicts += 1
                 _fail(group, SqlFailed(f"it conflicted with other transactions {conflicts} times: {error}"))
                 time.sleep(random.random() * 0.001 * (1 << min(conflicts, 9)))
-                if time.monotonic() - started < _CONFLICTS_S:
+                if time.monotonic() - started < CONFLICTS_S:
                     tried = 0
             except errors.LockNotAvailable as error:
                 self._undo(db)
@@ -446,7 +446,7 @@ class PostgresEngine:
                 if committed:
                     self.commits += 1
                     return
-                _fail(group, SqlFailed(f"its COMMIT was answered by an error {_TRIES} times: {unknown.__cause__}"))
+                _fail(group, SqlFailed(f"its COMMIT was answered by an error {TRIES} times: {unknown.__cause__}"))
                 if committed is None:
                     _fail(group, SqlFailed("whether it was committed is unknown: the node stopped before it could ask"))
                     return

@@ -45,7 +45,7 @@ class KeySet:
         self._stamp: object = None
         self._asked: float | None = None
         self._missed = False
-        self._asking: asyncio.Task[None] | None = None
+        self.asking: asyncio.Task[None] | None = None
 
     def find(self, key_id: str | None) -> PyJWK | None:
         """Return the key with this id; without an id, the only key of the set. An unknown key causes a refresh soon."""
@@ -82,13 +82,13 @@ class KeySet:
             return
         asked = -self._refresh_s if self._asked is None else self._asked
         due = asked + (_SOONEST_S if self._missed or not self._keys else self._refresh_s)
-        if self._clock() >= due and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="keys of tokens")
+        if self._clock() >= due and (self.asking is None or self.asking.done()):
+            self.asking = asyncio.get_running_loop().create_task(self._ask(), name="keys of tokens")
 
     def close(self) -> None:
         """Cancel the request in flight."""
-        if self._asking is not None:
-            self._asking.cancel()
+        if self.asking is not None:
+            self.asking.cancel()
 
     async def _read(self) -> None:
         path = Path(self._place)

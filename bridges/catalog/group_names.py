@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from bridges.catalog.views.groups import GroupName
 
-_BLOCK = 500
+BLOCK = 500
 """Names in half of a full block: none of the steps on a block is long."""
 
 
@@ -31,7 +31,7 @@ class GroupNames:
     def __init__(self, names: Sequence[GroupName] = ()) -> None:
         """Start with ``names``, which are in any order and each once."""
         ordered = sorted(names, key=_order)
-        self._blocks = [ordered[start : start + _BLOCK] for start in range(0, len(ordered), _BLOCK)]
+        self._blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
         self._count = len(ordered)
 
     def __len__(self) -> int:
@@ -56,8 +56,8 @@ class GroupNames:
             return
         block = self._blocks[number]
         insort(block, name, key=_order)
-        if len(block) > 2 * _BLOCK:
-            self._blocks[number : number + 1] = block[:_BLOCK], block[_BLOCK:]
+        if len(block) > 2 * BLOCK:
+            self._blocks[number : number + 1] = block[:BLOCK], block[BLOCK:]
 
     def discard(self, name: GroupName) -> None:
         """Remove a name, if it is there."""

@@ -153,7 +153,7 @@ class Progress:
                 self._holders.pop(name, None)
             self._ended([row for row in self._pending.all() if wanted((row[2], row[3]))])
             for name, positions in groups:
-                self._store(name, [(*place, committed) for place, committed in positions.items()])
+                self.store(name, [(*place, committed) for place, committed in positions.items()])
             for front, space, group in holders:
                 self._holders.setdefault((space, group), set()).add(front)
             self._began(pending)
@@ -242,7 +242,7 @@ class Progress:
             await self._db.run(take_back, flush=True)
             for name in groups:
                 if self._is_beyond(name, place, end):
-                    self._store(name, [(*place, replace(self._groups[name][place], offset=end))])
+                    self.store(name, [(*place, replace(self._groups[name][place], offset=end))])
         return groups
 
     def _is_beyond(self, name: GroupName, place: Place, end: int) -> bool:
@@ -267,7 +267,7 @@ class Progress:
         for changed in self.on_change:
             changed(name, places)
 
-    def _store(self, name: GroupName, positions: Sequence[tuple[str, int, Committed]]) -> None:
+    def store(self, name: GroupName, positions: Sequence[tuple[str, int, Committed]]) -> None:
         if name not in self._groups:
             self.listed.add(name)
         stored = self._groups.setdefault(name, {})
@@ -480,7 +480,7 @@ class FrontProgress:
         ) -> None:
             _, stored, gone = written
             if stored:
-                self._all._store(name, stored)
+                self._all.store(name, stored)
             if gone:
                 self._all._ended(gone)
 
@@ -514,7 +514,7 @@ class FrontProgress:
         def take(read: tuple[list[tuple[str, int, Committed]], set[Pending]]) -> None:
             found, pending = read
             if found:
-                self._all._store(name, found)
+                self._all.store(name, found)
             wanted = set(places)
             known = [row for topic, _ in wanted for row in self._all._pending.of_topic(topic) if row[2:4] == name]
             self._all._ended([row for row in known if row[4:] in wanted and row not in pending])
@@ -576,7 +576,7 @@ class FrontProgress:
     def _end_seen(self, ended: tuple[list[Pending], list[Valid]]) -> None:
         gone, valid = ended
         for row in valid:
-            self._all._store(row[:2], [(row[2], row[3], Committed(*row[4:10]))])
+            self._all.store(row[:2], [(row[2], row[3], Committed(*row[4:10]))])
         if gone:
             self._all._ended(gone)
 

@@ -45,7 +45,7 @@ class Keeper:
         self._watch = Watch(patience or Patience())
         # Slots being given away, with the epoch in which this node had them: it never acts for a slot in that epoch
         # again.
-        self._giving: dict[int, int] = {}
+        self.giving: dict[int, int] = {}
         # The last plan, and its inputs: the version of the slots, the members that take slots, those that leave.
         self._plan: tuple[tuple[object, ...], list[Move]] = ((), [])
 
@@ -100,7 +100,7 @@ class Keeper:
         for slot in slots:
             epoch = self.acting.pop(slot, None)
             if epoch is not None:
-                self._giving[slot] = epoch
+                self.giving[slot] = epoch
 
     def end(self) -> News:
         """Note that other members have ended this start."""
@@ -111,9 +111,9 @@ class Keeper:
     def _settle(self) -> News:
         news = News()
         for index, slot in enumerate(self.slots):
-            given = self._giving.get(index)
+            given = self.giving.get(index)
             if given is not None and slot.epoch > given:
-                del self._giving[index]
+                del self.giving[index]
                 given = None
             mine = slot.epoch if slot.owner == self.start and given is None else None
             before = self.acting.get(index)
@@ -222,7 +222,7 @@ class Keeper:
 
     def unsettled(self) -> list[int]:
         """Return the slots that may or may not have been given away."""
-        return sorted(self._giving)
+        return sorted(self.giving)
 
     def owner(self, slot: int) -> Member | None:
         """Return the member that acts for a slot, as far as this node knows.

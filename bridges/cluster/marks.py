@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sbp_back.range_server.object_log.objects.bucket import Bucket
 
 EVERY_S = 30.0
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
 _AHEAD = 1000
 """Numbers of each kind that may have been given out without a trace: few are, in so short a time."""
 _PRODUCERS_AHEAD = 1_000_000_000
@@ -142,7 +142,7 @@ class Marks:
                 whose, mark = msgspec.json.decode(self._path.read_bytes(), type=tuple[str, Mark])
                 # A directory of another cluster: its store reports the problem better.
                 self.mine = mark if whose == self._cluster_id else None
-            keys = () if self._bucket is None else self._bucket.list_again("", _PATIENCE_S)
+            keys = () if self._bucket is None else self._bucket.list_again("", PATIENCE_S)
             self.others = [Mark.of_key(key) for key in keys]
         except OSError as error:
             raise OSError(f"the marks of the database cannot be read: {error}") from error
@@ -174,7 +174,7 @@ class Marks:
                         bucket.get(former)
                     except FileNotFoundError:
                         raise WentBackError(bucket_went_back(bucket.url)) from None
-                bucket.put_again(mark.key, b"", _PATIENCE_S)
+                bucket.put_again(mark.key, b"", PATIENCE_S)
                 self._own = mark.key
                 if former not in ("", mark.key):
                     bucket.delete([former])

@@ -40,7 +40,7 @@ _CLOSED_AT_ONCE = 32
 CHANNEL = "anabranch_cluster"
 """The database's channel of notices that members or slots have changed."""
 
-_MARKED_S = 1.0
+MARKED_S = 1.0
 """Seconds that a look waits until its mark is written: a bucket that does not answer accepts no range either."""
 _RETIRING_S = 0.05
 """Seconds between two checks whether another node has taken over."""
@@ -110,10 +110,10 @@ class Cluster:
         self._known = asyncio.Event()
         # The largest totals that the database has shown, and how many heartbeats of this start it has accepted. If it
         # ever shows less, it has gone back.
-        self._totals = Totals()
-        self._beats = 0
-        self._marked = Totals()
-        self._mark_at = -math.inf
+        self.totals = Totals()
+        self.beats = 0
+        self.marked = Totals()
+        self.mark_at = -math.inf
         self._marking: asyncio.Task[None] | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Cluster:
         # only when its callbacks are in place.
         look = await self._db.surely(partial(tables.read_cluster, known=-1))
         self._nodes = _serving(look.members)
-        self._totals = look.totals
+        self.totals = look.totals
         await self._mark()
         if self.marks is not None:
             await asyncio.to_thread(self.marks.forget, [member.start for member in look.members])
@@ -424,7 +424,7 @@ class Cluster:
         if epoch is None or keeper.ended:
             owner = self.owner(slot)
             raise NotOwner(f"slot {slot}", -1 if owner is None or owner.start == keeper.start else owner.node_id)
-        self._totals = self._totals.joined(Totals(epoch=epoch + 1))
+        self.totals = self.totals.joined(Totals(epoch=epoch + 1))
         await self._marked_soon()
         # Open logs go on: the epoch of their ranges is the highest that was ever given out.
         keeper.raised(slot, epoch)
@@ -441,11 +441,11 @@ class Cluster:
             began = time.monotonic()
             try:
                 if not await self._db.run(partial(tables.beat, start=keeper.start)):
-                    totals, beats = self._totals, self._beats
+                    totals, beats = self.totals, self.beats
                     look = await self._db.run(partial(tables.read_cluster, known=keeper.version))
                     await self._ended(keeper.end(), self._gone_back(look, totals, beats))
                     return
-                self._beats += 1
+                self.beats += 1
                 self._sure_until = began + self._unsuspected
             except DatabaseClosed:
                 return
@@ -485,17 +485,17 @@ class Cluster:
     async def _follow(self) -> None:
         keeper = self._member
         before = keeper.members.keys()
-        asked, totals, beats = time.monotonic(), self._totals, self._beats
+        asked, totals, beats = time.monotonic(), self.totals, self.beats
         look = await self._db.run(partial(tables.read_cluster, known=keeper.version))
         answered = time.monotonic()
         if gone_back := self._gone_back(look, totals, beats):
             await self._ended(keeper.end(), gone_back)
             return
-        self._totals = self._totals.joined(look.totals)
-        if any(one.owner == keeper.start and one.epoch >= self._marked.epoch for one in look.slots or ()):
+        self.totals = self.totals.joined(look.totals)
+        if any(one.owner == keeper.start and one.epoch >= self.marked.epoch for one in look.slots or ()):
             await self._marked_soon()
-        elif look.beats_of(keeper.start) is not None and (self._totals != self._marked or answered >= self._mark_at):
-            self._begin_marking()
+        elif look.beats_of(keeper.start) is not None and (self.totals != self.marked or answered >= self.mark_at):
+            self.begin_marking()
         news = keeper.take_in(look, asked, answered)
         self._nodes = _serving(keeper.members.values())
         await self._tell(news)
@@ -515,27 +515,27 @@ class Cluster:
             return database_went_back(look.totals, totals)
         return ""
 
-    def _begin_marking(self) -> asyncio.Task[None]:
+    def begin_marking(self) -> asyncio.Task[None]:
         if self._marking is None:
             self._marking = self._tasks.spawn(self._mark(), "how far the database is")
         return self._marking
 
     async def _marked_soon(self) -> None:
         """Wait, though not long, until the state on which this node is about to act is in a mark."""
-        wanted = self._totals
+        wanted = self.totals
         for _ in range(2):  # the mark being written may be older
-            if self.marks is not None and self._marked.is_behind(wanted):
-                await asyncio.wait({self._begin_marking()}, timeout=_MARKED_S)
+            if self.marks is not None and self.marked.is_behind(wanted):
+                await asyncio.wait({self.begin_marking()}, timeout=MARKED_S)
 
     async def _mark(self) -> None:
         if self.marks is None:
             return
-        mark = Mark(self.start, self._beats, self._totals)
+        mark = Mark(self.start, self.beats, self.totals)
         try:
             if self.marks.others is None:
                 await self.marks.begin(self._db)
             await self.marks.keep(mark)
-            self._marked, self._mark_at = mark.totals, time.monotonic() + EVERY_S
+            self.marked, self.mark_at = mark.totals, time.monotonic() + EVERY_S
         except WentBackError as error:
             if not self._member.ended:
                 await self._ended(self._member.end(), str(error))

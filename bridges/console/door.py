@@ -29,7 +29,7 @@ class ConsoleDoor:
         self._open_health = open_health
         self._console: Console | None = None
         self._names = names
-        self._site = HttpSite(
+        self.site = HttpSite(
             most_connections=most_connections,
             request_seconds=request_seconds,
             observer=node.metrics.front("http"),
@@ -38,8 +38,8 @@ class ConsoleDoor:
 
     async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
         """Listen, with TLS if there is a context, and return the bound address. Raises OSError."""
-        self._site.serve(self._application, handler_cancellation=True)
-        return await self._site.listen("console", address, self._names, tls)
+        self.site.serve(self._application, handler_cancellation=True)
+        return await self.site.listen("console", address, self._names, tls)
 
     async def _application(self) -> web.Application:
         api = await asyncio.to_thread(import_module, "bridges.console.api")
@@ -51,6 +51,6 @@ class ConsoleDoor:
         """End streams, finish requests, and close connections."""
         if self._console is not None:
             self._console.end_streams()
-        await self._site.stop()
+        await self.site.stop()
         if self._console is not None:
             self._console.close()

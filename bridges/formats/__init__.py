@@ -125,7 +125,7 @@ class Translator:
     """A translator of batches for readers of another protocol. It caches the latest translations, up to ``max_bytes``,
     and reports the memory of long ones to ``held``, as changes in bytes."""
 
-    __slots__ = ("_bytes", "_cache", "_held", "_limit", "_under_way", "_works", "max_bytes", "spent")
+    __slots__ = ("_bytes", "_cache", "_held", "_limit", "_under_way", "max_bytes", "spent", "works")
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Translator:
     ) -> None:
         self.max_bytes = max_bytes
         self._held = held
-        self._works = works or SlicedWorks()
+        self.works = works or SlicedWorks()
         self._limit = limit
         self._bytes = 0
         self._cache: OrderedDict[_Key, Buffer] = OrderedDict()
@@ -169,7 +169,7 @@ class Translator:
         if records >= LEAST_RECORDS and _COLUMNS not in sys.modules:
             return None  # importing them takes a tenth of a second
         self.spent += records + size // 1024
-        work = _translation(source, group, FORMATS[int(target)], self._limit)
+        work = translate_group(source, group, FORMATS[int(target)], self._limit)
         for _ in range(_STEPS_AT_ONCE + len(group)):
             ended, made = advance(work)
             if ended:
@@ -217,10 +217,10 @@ class Translator:
                 holds += 2 * PIECE
                 self._held(2 * PIECE)
 
-        work = _translation(format_of(group[0].flags), group, FORMATS[int(target)], self._limit)
+        work = translate_group(format_of(group[0].flags), group, FORMATS[int(target)], self._limit)
         self._held(holds)
         try:
-            made = await self._works.finish(work, group[-1].end_offset - group[0].base_offset, stepped)
+            made = await self.works.finish(work, group[-1].end_offset - group[0].base_offset, stepped)
         finally:
             self._held(-holds)
         return self._keep_all(stream_id, group, target, made)
@@ -244,7 +244,7 @@ class Translator:
         return translated
 
 
-def _translation(
+def translate_group(
     source: StoredFormat, group: Sequence[StoredBatch], target: StoredFormat, limit: int
 ) -> Sliced[Sequence[Buffer]]:
     """Return the translations of the leading batches of ``group``, at least one. Raises BatchInvalid if the first is
@@ -260,9 +260,9 @@ def _translation(
     for batch in group:
         try:
             if len(group) > 1:
-                made += yield from _translation(source, [batch], target, limit)
+                made += yield from translate_group(source, [batch], target, limit)
             else:
-                made.append((yield from _one_by_one(source, batch, target, limit)))
+                made.append((yield from translate_one(source, batch, target, limit)))
         except BatchInvalid:
             if not made:
                 raise
@@ -270,7 +270,7 @@ def _translation(
     return made
 
 
-def _one_by_one(source: StoredFormat, batch: StoredBatch, target: StoredFormat, limit: int) -> Sliced[Buffer]:
+def translate_one(source: StoredFormat, batch: StoredBatch, target: StoredFormat, limit: int) -> Sliced[Buffer]:
     builder = target.builder(batch.base_offset, batch.end_offset)
     reached = batch.base_offset
     try:

@@ -39,7 +39,7 @@ SLOW_MOST = 2_000
 """Most openings that wait like that."""
 _ATTEMPTS = 5
 """Epochs tried for one opening, when other writers fence it."""
-_RETRY_FIRST_S = 0.5
+RETRY_FIRST_S = 0.5
 _RETRY_LAST_S = 10.0
 _LOGS_AT_ONCE = 200
 """Logs given up at the same time."""
@@ -64,15 +64,15 @@ class Opener:
         self._before_opening = before_opening
         self._loop = asyncio.get_running_loop()
         self._wanted: deque[PartitionLog] = deque()
-        self._openers = 0  # without slow openings
-        self._slow = 0
+        self.openers = 0  # without slow openings
+        self.slow = 0
         # By the set of servers that are read: a hanging server takes no places from partitions on other servers.
         self._rebuilds: WeakValueDictionary[frozenset[int], asyncio.Semaphore] = WeakValueDictionary()
         self._in_flight: dict[PartitionLog, asyncio.Future[None]] = {}
         self._taken = _Taken()
         # Logs that failed to open: the number of failures in a row, and the loop's time of the next attempt.
         self._failures: dict[PartitionLog, tuple[int, float]] = {}
-        self._put_off: dict[PartitionLog, asyncio.TimerHandle] = {}
+        self.put_off: dict[PartitionLog, asyncio.TimerHandle] = {}
         owners.on_lost.append(self._give_up_slots)
         owners.on_gone.append(self._retry_now)
 
@@ -83,7 +83,7 @@ class Opener:
         _, not_before = self._failures.get(log, (0, 0.0))
         wait = not_before - self._loop.time()
         if wait > 0:
-            self._put_off[log] = self._loop.call_later(wait, self._want_now, log)
+            self.put_off[log] = self._loop.call_later(wait, self._want_now, log)
         else:
             self._want_now(log)
 
@@ -95,7 +95,7 @@ class Opener:
         """Forget a log whose topic was deleted."""
         self._failures.pop(log, None)
         self._taken.discard(log)
-        timer = self._put_off.pop(log, None)
+        timer = self.put_off.pop(log, None)
         if timer is not None:
             timer.cancel()
 
@@ -105,33 +105,33 @@ class Opener:
 
     def refuse_put_off(self) -> None:
         """Refuse the openings that wait for their back-off, because the node is stopping."""
-        for log, timer in list(self._put_off.items()):
+        for log, timer in list(self.put_off.items()):
             timer.cancel()
             log.open_failed(LogUnavailable(f"{log.topic}-{log.partition}: the node is stopping"))
-        self._put_off.clear()
+        self.put_off.clear()
 
     def _want_now(self, log: PartitionLog) -> None:
-        self._put_off.pop(log, None)
+        self.put_off.pop(log, None)
         self._wanted.append(log)
         self._fill_places()
 
     def _retry_now(self) -> None:
         """Retry failed openings, because a member is gone for good: their streams may have another server now."""
         self._failures.clear()
-        for log, timer in list(self._put_off.items()):
+        for log, timer in list(self.put_off.items()):
             timer.cancel()
             self._want_now(log)
 
     def _fill_places(self) -> None:
-        if self._wanted and self._openers < self._concurrency:
-            self._openers += 1
+        if self._wanted and self.openers < self._concurrency:
+            self.openers += 1
             self._tasks.spawn(self._open_wanted())
 
     async def _open_wanted(self) -> None:
         """Open one log after the other: for a consumer of ten thousand, a task for each would cost more than the
         opening."""
         try:
-            while self._wanted and self._openers <= self._concurrency:
+            while self._wanted and self.openers <= self._concurrency:
                 log = self._wanted.popleft()
                 done = self._in_flight[log] = self._loop.create_future()
                 try:
@@ -142,7 +142,7 @@ class Opener:
                     del self._in_flight[log]
                     done.set_result(None)
         finally:
-            self._openers -= 1
+            self.openers -= 1
 
     async def _open(self, log: PartitionLog) -> None:
         writer: Writer | None = None
@@ -204,7 +204,7 @@ class Opener:
             times, _ = self._failures.get(log, (0, 0.0))
             # One failure may be a coincidence, so retry at once. Later attempts back off: a failed server must not be
             # asked as fast as clients retry.
-            wait = 0.0 if not times else min(_RETRY_FIRST_S * 2 ** min(times - 1, 10), _RETRY_LAST_S)
+            wait = 0.0 if not times else min(RETRY_FIRST_S * 2 ** min(times - 1, 10), _RETRY_LAST_S)
             self._failures[log] = times + 1, self._loop.time() + wait
         return LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}")
 
@@ -222,10 +222,10 @@ class Opener:
 
         def yield_place() -> None:
             nonlocal slow
-            if self._slow < SLOW_MOST:
+            if self.slow < SLOW_MOST:
                 slow = True
-                self._slow += 1
-                self._openers -= 1
+                self.slow += 1
+                self.openers -= 1
                 self._fill_places()
 
         timer = self._loop.call_later(SLOW_S, yield_place)
@@ -234,8 +234,8 @@ class Opener:
         finally:
             timer.cancel()
             if slow:
-                self._slow -= 1
-                self._openers += 1
+                self.slow -= 1
+                self.openers += 1
 
     async def _close_writer(self, writer: Writer) -> None:
         try:

@@ -140,7 +140,7 @@ class Connection(net.Connection):
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called when the connection ends; at once if it has ended. It must not raise."""
-        if self._closing and self._transport is None:
+        if self._closing and self.transport is None:
             callback()
         else:
             self._on_close.add(callback)
@@ -173,7 +173,7 @@ class Connection(net.Connection):
         """Start no more requests, and close as soon as the requests in progress are answered."""
         self._draining = True
         self._release(self._forget_waiting())
-        if self._reading:
+        if self.reading:
             self._pause()
         if self.idle:
             self.shut()
@@ -190,9 +190,9 @@ class Connection(net.Connection):
     @property
     def unread_socket(self) -> int:
         """The socket's descriptor while reading is paused, otherwise -1."""
-        if self._reading or self._closing or self._transport is None:
+        if self.reading or self._closing or self.transport is None:
             return -1
-        return int(self._transport.get_extra_info("socket").fileno())
+        return int(self.transport.get_extra_info("socket").fileno())
 
     def eof_received(self) -> bool:
         keeps = super().eof_received()
@@ -292,7 +292,7 @@ class Connection(net.Connection):
         if not self._muted and self._place.waits:
             self._muted = True
             self._muted_since = monotonic()
-            if self._reading and not self._framer.receiving:
+            if self.reading and not self._framer.receiving:
                 self._pause()
 
     def _unmuted(self) -> None:

@@ -231,7 +231,7 @@ class ReceivedMemory:
         self._size = resident()
         for connection in connections.values():
             connection.mark()
-        ask = partial(self._ask, frozenset(ports))
+        ask = partial(self.ask_kernel, frozenset(ports))
         # A thread waits up to a quarter of a second for the interpreter's lock while others compute: much arrives
         # meanwhile.
         found = ask() if self._took < _SHORT_SECONDS else await asyncio.to_thread(ask)
@@ -253,7 +253,7 @@ class ReceivedMemory:
                 self.cut += 1
                 log.warning("connection closed: it keeps a part of a message", peer="{}:{}".format(*peer))
 
-    def _ask(self, ports: frozenset[int]) -> Mapping[Peer, Arrived]:
+    def ask_kernel(self, ports: frozenset[int]) -> Mapping[Peer, Arrived]:
         began = thread_time()
         found = self._sockets.to(ports)
         self._took = thread_time() - began

@@ -303,7 +303,7 @@ class GrpcServer:
         """Memory of incomplete messages."""
         self._turns = CallTurns(asyncio.get_running_loop(), barrier)
         self._watching: asyncio.Task[None] | None = None
-        self._streams: set[GrpcStream] = set()
+        self.streams: set[GrpcStream] = set()
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -361,7 +361,7 @@ class GrpcServer:
         ended.
         """
         self._draining = True
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             self._barrier.call("drain", stream.drain)
         await self._idle.wait()
 
@@ -407,7 +407,7 @@ class GrpcServer:
         stream = GrpcStream(context, method, listener, self._budget, self.received)
         self._enter()
         self._observer.connection_opened()
-        self._streams.add(stream)
+        self.streams.add(stream)
         try:
             try:
                 if self._draining:
@@ -417,7 +417,7 @@ class GrpcServer:
             except Exception as error:  # noqa: BLE001 - logged, counted and answered
                 code, message = self._failed("gRPC stream", method, error)
             finally:
-                self._streams.discard(stream)
+                self.streams.discard(stream)
                 self._observer.connection_closed()
                 stream.close()
             aborting = context.abort(code, message)

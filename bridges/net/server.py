@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BUDGET = 256 * 1024 * 1024
-_SHED_SECONDS = 1.0
+SHED_SECONDS = 1.0
 #: Connections, from the longest silent on, that are searched for an idle one when a new one finds all places taken.
 _LOOKED_AT = 64
 
@@ -77,11 +77,11 @@ class Server(net.Server["Connection"]):
         self.clients = Clients(self.budget) if clients is None else clients
         self.quotas = quotas or Quotas(QuotaRules(), 1, self.barrier)
         self.observer = observer
-        self._tasks = TaskSet()
+        self.tasks = TaskSet()
         self._executor: ThreadPoolExecutor | None = None
-        self._next_id = 0
-        self._sweep_later()
-        self._shedder = self.loop.call_later(_SHED_SECONDS, self._shed)
+        self.next_id = 0
+        self.sweep_later()
+        self._shedder = self.loop.call_later(SHED_SECONDS, self._shed)
 
     @property
     def sweep_seconds(self) -> float:
@@ -112,8 +112,8 @@ class Server(net.Server["Connection"]):
         ):
             self.observer.connection_refused()
             return False
-        self._next_id += 1
-        connection.id = self._next_id
+        self.next_id += 1
+        connection.id = self.next_id
         self.observer.connection_opened()
         return True
 
@@ -143,7 +143,7 @@ class Server(net.Server["Connection"]):
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a handler's coroutine; the task is kept until it ends."""
-        self._tasks.spawn(coroutine)
+        self.tasks.spawn(coroutine)
 
     async def off_loop(self, work: Callable[..., T], *args: Any) -> T:
         """Run ``work`` in a thread, one call at a time: for work whose size a client chose."""
@@ -165,8 +165,8 @@ class Server(net.Server["Connection"]):
         self._shedder.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
-                await self._tasks.drain()
-        await self._tasks.close()
+                await self.tasks.drain()
+        await self.tasks.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
         for connection in list(self.connections):
@@ -181,9 +181,9 @@ class Server(net.Server["Connection"]):
 
     def _shed(self) -> None:
         """While memory is short, free what clients do not read. Called every second."""
-        self._shedder = self.loop.call_later(_SHED_SECONDS, self._shed)
+        self._shedder = self.loop.call_later(SHED_SECONDS, self._shed)
         if self.budget.scarce or self.budget.waiting:
-            since = monotonic() - _SHED_SECONDS
+            since = monotonic() - SHED_SECONDS
             for connection in self.connections:
                 connection.shed(since)
         self._notice_ends()

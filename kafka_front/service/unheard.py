@@ -39,7 +39,7 @@ def _resources(request: Any) -> Iterator[str | bytes]:
     return (one.resource_name for one in request.resources if one.resource_type == _TOPIC)
 
 
-_NAMES: Mapping[ApiKey, Names] = {
+NAMES: Mapping[ApiKey, Names] = {
     ApiKey.METADATA: _topics,
     ApiKey.LIST_OFFSETS: _topics,
     ApiKey.OFFSET_COMMIT: _topics,
@@ -60,7 +60,7 @@ def hear_first(registry: Registry, service: KafkaService) -> None:
     """Wrap the handlers of requests that name topics: in a cluster, an unknown topic is looked up in the database
     first."""
     if service.node.db.changes.shared:
-        for key, names in _NAMES.items():
+        for key, names in NAMES.items():
             registry.handlers[key] = _hearing(registry.handlers[key], names, service)
 
 

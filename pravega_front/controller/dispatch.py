@@ -26,7 +26,7 @@ Handler = Callable[[Any, Principal], Awaitable[Any]]
 PlaceHandler = Callable[[Any, str], Awaitable[Any]]
 """Handler of a method about addresses: gets the name of the listener instead of the caller."""
 
-_ON_NODE = {
+ON_NODE = {
     "createScope": Operation.CREATE,
     "deleteScope": Operation.DELETE,
     "deleteScopeRecursive": Operation.DELETE,
@@ -57,7 +57,7 @@ _ON_TABLE = {
     "getKeyValueTableConfiguration": Operation.DESCRIBE_CONFIGS,
     "deleteKeyValueTable": Operation.DELETE,
 }
-_ON_GROUP = {
+ON_GROUP = {
     "createReaderGroup": Operation.READ,
     "getReaderGroupConfig": Operation.DESCRIBE,
     "updateReaderGroup": Operation.READ,
@@ -139,11 +139,11 @@ class Registry:
 
     def _allow(self, name: str, request: Any, caller: Principal) -> None:
         access = self._access
-        if (operation := _ON_NODE.get(name)) is not None:
+        if (operation := ON_NODE.get(name)) is not None:
             access.allow(caller, operation, NODE)
         elif (operation := _ON_TABLE.get(name)) is not None:
             access.allow(caller, operation, access.topic(request.scope, request.kvtName))
-        elif (operation := _ON_GROUP.get(name)) is not None:
+        elif (operation := ON_GROUP.get(name)) is not None:
             group = getattr(request, "readerGroupName", "") or getattr(request, "readerGroup", "")
             access.allow(caller, operation, Resource(ResourceKind.GROUP, f"{request.scope}/{group}"))
         elif name not in _FREE:

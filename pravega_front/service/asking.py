@@ -44,7 +44,7 @@ class _Look(Struct):
     timestamp: int
 
 
-class _Found(Struct):
+class Found(Struct):
     found: list[Known]
 
 
@@ -55,7 +55,7 @@ class _Cut(Struct):
     position: int | None
 
 
-class _Done(Struct):
+class Done(Struct):
     """Answer to a :class:`_Cut`. ``start``: the segment's start, if the position was refused."""
 
     start: int | None = None
@@ -86,7 +86,7 @@ class SegmentsAnywhere:
             for owner, some in elsewhere:
                 for first in range(0, len(some), _SEGMENTS_PER_MESSAGE):
                     part = some[first : first + _SEGMENTS_PER_MESSAGE]
-                    answer = await self._peers.ask(owner, _LOOK, _Look(part, timestamp), _Found, _ANSWER_S)
+                    answer = await self._peers.ask(owner, _LOOK, _Look(part, timestamp), Found, _ANSWER_S)
                     found.update(zip(part, answer.found, strict=True))
 
         await patiently(look_at_rest, PATIENCE_S)
@@ -105,7 +105,7 @@ class SegmentsAnywhere:
             self._owners,
             lambda: self._slot(name),
             lambda: self._answer_truncate(cut),
-            lambda owner: self._peers.ask(owner, _TRUNCATE, cut, _Done, _ANSWER_S),
+            lambda owner: self._peers.ask(owner, _TRUNCATE, cut, Done, _ANSWER_S),
             PATIENCE_S,
         )
         if done.missing:
@@ -120,20 +120,20 @@ class SegmentsAnywhere:
             found.append(Known(missing=True) if segment is None else await _describe(segment, timestamp))
         return found
 
-    async def _answer_look(self, request: _Look) -> _Found:
-        return _Found(await self._own(request.names, request.timestamp))
+    async def _answer_look(self, request: _Look) -> Found:
+        return Found(await self._own(request.names, request.timestamp))
 
-    async def _answer_truncate(self, request: _Cut) -> _Done:
+    async def _answer_truncate(self, request: _Cut) -> Done:
         segment = await self._segments.here(request.name)
         if segment is None:
-            return _Done(missing=True)
+            return Done(missing=True)
         try:
             position = await segment.length() if request.position is None else request.position
             if position > await segment.start():
                 await segment.truncate(position)
         except Truncated as error:
-            return _Done(error.start)
-        return _Done()
+            return Done(error.start)
+        return Done()
 
 
 async def _describe(segment: Segment, timestamp: int) -> Known:

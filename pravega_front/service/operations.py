@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def register(store: SegmentStore) -> None:
     """Register the handlers of these commands."""
-    operations = _Operations(store)
+    operations = Operations(store)
     store.handlers.update(
         {
             wire.GetStreamSegmentInfo: operations.info,
@@ -43,7 +43,7 @@ def register(store: SegmentStore) -> None:
     )
 
 
-class _Operations:
+class Operations:
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
         self._segments = store.segments

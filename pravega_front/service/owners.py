@@ -32,7 +32,7 @@ _ANSWER_S = 1.0
 _ALIVE = "pravega are you there"
 
 
-class _Alive(Struct):
+class Alive(Struct):
     """Liveness probe of the owner of a slot, and its answer; -1 of former releases is any node."""
 
     slot: int = -1
@@ -47,9 +47,9 @@ class Owners:
         self._peers = peers
         self.is_stopping = False
         """Whether the node's listeners are closed, or about to be."""
-        peers.serve(_ALIVE, _Alive, self._answer)
+        peers.serve(_ALIVE, Alive, self._answer)
 
-    async def _answer(self, question: _Alive) -> _Alive:
+    async def _answer(self, question: Alive) -> Alive:
         # A node that stops answers other nodes for longer than it listens. The asker may not know yet that it has
         # handed over the slot.
         if self.is_stopping or (question.slot >= 0 and not self._owners.is_mine(question.slot)):
@@ -101,7 +101,7 @@ class Owners:
             return None
 
         async def probe(owner: Member) -> Member:
-            await self._peers.ask(owner, _ALIVE, _Alive(slot), _Alive, _ANSWER_S)
+            await self._peers.ask(owner, _ALIVE, Alive(slot), Alive, _ANSWER_S)
             return owner
 
         if slot < 0:

@@ -323,12 +323,12 @@ class Connection(net.Connection):
         self._running -= 1
         if self._lost:
             self._untie()
-        elif self._waiting or not self._reading:
+        elif self._waiting or not self.reading:
             self._schedule()
 
     def maybe_resume(self) -> None:
         super().maybe_resume()
-        if self._reading and self.appends.block_since is not None:
+        if self.reading and self.appends.block_since is not None:
             # Reading resumes: restart the timeout of the unfinished block, whose end may never come.
             self.receiving_since = min(self.receiving_since, monotonic())
 
@@ -353,11 +353,6 @@ class Connection(net.Connection):
         """Return whether the client takes no answers any more: it has closed its side, or the connection has ended."""
         return self._unheard or self._closing
 
-    @property
-    def write_paused(self) -> bool:
-        """Return whether so much is unsent that no more is read for this client."""
-        return self._write_paused
-
     def flush_much(self) -> None:
         """Send the answers gathered in this turn of the event loop if they are many: they count as unsent from then
         on."""
@@ -366,7 +361,7 @@ class Connection(net.Connection):
 
     def _check_unsent(self) -> None:
         super()._check_unsent()
-        if not self._write_paused and not self._lost:
+        if not self.write_paused and not self._lost:
             self.reads.go_on()
 
     def send(self, command: wire.Command) -> None:

@@ -89,7 +89,7 @@ class StreamWriter:
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[m.Entry, AppendDone]] = deque()
         self._index = ranges[-1].index + 1 if ranges else 0  # of the range that is open, or of the next one
-        self._replica: Replica | None = None
+        self.replica: Replica | None = None
         self._unsealed: m.RangeInfo | None = None  # a range of ours that was given up and not sealed yet
         self._seal_tried = False  # whether the placement driver may have sealed it on our word
         self._rounds = 0
@@ -124,7 +124,7 @@ class StreamWriter:
             self._since = monotonic()
         self._pending.append((entry, done))
         self.next_offset = base + count
-        replica = self._replica
+        replica = self.replica
         if replica is not None:
             replica.send(entry)
         elif self._task is None:
@@ -150,7 +150,7 @@ class StreamWriter:
                 self._idle = asyncio.Event()
             self._idle.clear()
             await self._idle.wait()
-        replica = self._replica
+        replica = self.replica
         if replica is not None:
             # Readers may not see the last batch yet, and only this writer can tell the server that it is confirmed.
             with contextlib.suppress(ConnectionLost):
@@ -164,7 +164,7 @@ class StreamWriter:
 
     def tell(self) -> None:
         """Tell the range server what is confirmed, ahead of whatever is sent after this."""
-        replica = self._replica
+        replica = self.replica
         if replica is not None:
             replica.channel.tell((replica,))
 
@@ -172,7 +172,7 @@ class StreamWriter:
 
     def progressed(self, now: float) -> None:
         """Take note that the replica's ``confirm`` has grown; ``now`` on the monotonic clock."""
-        replica = self._replica
+        replica = self.replica
         if replica is None:
             return
         confirm = self.confirm_offset = replica.confirm
@@ -209,7 +209,7 @@ class StreamWriter:
         if status.code in HOPELESS_CODES:
             self.fail(SbpError(status.code, status.message))
             return
-        self._replica = None
+        self.replica = None
         self._unsealed = replica.info
         self._rounds += 1
         self._trouble = SbpError(status.code, status.message)
@@ -222,9 +222,9 @@ class StreamWriter:
         """End the writer; pending batches are answered with ``error``."""
         if self.failed is None:
             self.failed = error
-        if self._replica is not None:
-            self._replica.close()
-            self._replica = None
+        if self.replica is not None:
+            self.replica.close()
+            self.replica = None
         self._refuse_all(error)
 
     def _refuse_all(self, error: SbpError) -> None:
@@ -258,7 +258,7 @@ class StreamWriter:
         finally:
             self._task = None
         # A range may have broken at once, while this task was still running.
-        if self._replica is None and self._pending and self.failed is None:
+        if self.replica is None and self._pending and self.failed is None:
             self._task = self._loop.create_task(self._establish())
 
     async def _try_to_establish(self) -> None:
@@ -313,7 +313,7 @@ class StreamWriter:
             return
         self.ranges = [*(known for known in self.ranges if known.index < info.index), info]
         self._home.ranges_changed(self)
-        replica = self._replica = Replica(self, channel, info, self._options.retry)
+        replica = self.replica = Replica(self, channel, info, self._options.retry)
         self._bound(channel)
         if self._pending and self._pending[0][0].range_index != info.index:
             self._pending = deque((_moved(entry, info.index), done) for entry, done in self._pending)

@@ -84,7 +84,7 @@ class PlacementDriver:
         barrier: Barrier | None = None,
     ) -> None:
         self._barrier = barrier or Barrier()
-        self._state = state
+        self.state = state
         self._options = options or PlacementDriverOptions()
         self._connect = connect
         self.servers = Servers(self._options.alive_seconds, clock, rng or random.Random())
@@ -97,7 +97,7 @@ class PlacementDriver:
     @property
     def identity(self) -> str:
         """Return the identity of the state whose streams are served here: 22 characters that never change."""
-        return self._state.identity
+        return self.state.identity
 
     @property
     def name(self) -> str:
@@ -173,7 +173,7 @@ class PlacementDriver:
         ``SbpError`` 1500.
         """
         return awaited(
-            lambda settle: self._state.submit(
+            lambda settle: self.state.submit(
                 work,
                 settle,
                 lambda error: settle(SbpError(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error))),
@@ -187,7 +187,7 @@ class PlacementDriver:
         self._closed = True
         await self._news.close()
         await self._answers.drain()
-        await self._state.close()
+        await self.state.close()
 
     def _transact(
         self,
@@ -197,7 +197,7 @@ class PlacementDriver:
         *,
         frees: bool = False,
     ) -> None:
-        self._state.submit(work, reply, partial(_fail, reply), stream_id=stream_id, frees=frees)
+        self.state.submit(work, reply, partial(_fail, reply), stream_id=stream_id, frees=frees)
 
     # --- trims ------------------------------------------------------------------------------------------------------
 

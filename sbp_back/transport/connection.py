@@ -457,7 +457,7 @@ class Connection(net.Connection):
             if seconds >= options.stall_seconds and self._framer.partial < seconds * _LEAST_RATE:
                 self.abort_because("a frame does not come to its end")
                 return
-        if 0 < options.idle_seconds <= now - self.last_active and self._reading:
+        if 0 < options.idle_seconds <= now - self.last_active and self.reading:
             self._close_if_idle()
 
     def _close_if_idle(self) -> None:

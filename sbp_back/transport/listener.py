@@ -62,7 +62,7 @@ class Listener(Server[Connection]):
     async def start(self) -> None:
         """Start listening. Raises ``OSError`` when the address cannot be bound."""
         self._address = await self._open(lambda: Connection(self), self._host, self._port, self.limits.tls)
-        self._sweep_later()
+        self.sweep_later()
 
     async def drain(self) -> None:
         """Accept no more, say GOAWAY, answer requests in flight, and close; takes ``drain_seconds`` at most."""

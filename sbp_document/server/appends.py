@@ -23,7 +23,7 @@ from sbp_document.timeouts import too_late
 from sbp_document.wire.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
 from sbp_document.wire.record_batch import FORMAT_FLAG, counting_records, set_base_offset
 
-_MAX_LATE_BYTES = 64 * 1024 * 1024
+MAX_LATE_BYTES = 64 * 1024 * 1024
 """Most bytes of batches in flight whose time was up, and which no longer count as unanswered on their connection. Past
 it nothing more is taken: otherwise impatient clients would fill the memory behind a slow disk.
 """
@@ -51,7 +51,7 @@ class Appends:
         if not request.items:
             call.flush()
             return
-        if self.late_bytes > _MAX_LATE_BYTES:
+        if self.late_bytes > MAX_LATE_BYTES:
             call.refuse_all(SbpError(ErrorCode.TOO_MANY_REQUESTS, f"{self.late_bytes} bytes are late already"))
             return
         if request.timeout_ms > 0:

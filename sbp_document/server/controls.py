@@ -21,7 +21,7 @@ O = TypeVar("O")  # noqa: E741
 A = TypeVar("A", bound=w.DocumentResponse)
 
 _OPTIONS = ControlOptions()
-_MAX_LISTED = 100_000
+MAX_LISTED = 100_000
 """Ranges in one answer; about what a frame holds."""
 
 
@@ -147,11 +147,11 @@ class Controls:
 
         async def listing(owner: m.RangeOwner) -> m.ListItemResult:
             nonlocal listed
-            if listed <= _MAX_LISTED:
+            if listed <= MAX_LISTED:
                 result = await self._list_ranges(owner)
                 listed += len(result.ranges)
-            if listed > _MAX_LISTED:
-                raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"more than {_MAX_LISTED} ranges in one answer")
+            if listed > MAX_LISTED:
+                raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"more than {MAX_LISTED} ranges in one answer")
             return result
 
         # One after the other, so that no list is made for which there is no room left.
@@ -175,7 +175,7 @@ class Controls:
         assert server is not None
         request = w.ListRangeRequest(server_id=server.server_id)
         response = await ask_repeatedly(self._client.pd, request, w.ListRangeResponse, _OPTIONS)
-        ranges = [self._describe(known) async for known in in_turns(response.ranges[: _MAX_LISTED + 1])]
+        ranges = [self._describe(known) async for known in in_turns(response.ranges[: MAX_LISTED + 1])]
         return m.ListItemResult(owner, ranges)
 
     async def _describe_range(self, wanted: m.RangeId) -> m.RangeItemResult:

@@ -32,7 +32,7 @@ ALL_FIELDS = ("key", "value", "headers", "timestamp")
 WRITERS = ("producer", "seq")
 """Further fields: the record's producer and its sequence."""
 
-_SLICE_BYTES = 256 * 1024 * 1024
+SLICE_BYTES = 256 * 1024 * 1024
 _MASK = (1 << 64) - 1
 _PRIME = np.uint64(0x9E3779B185EBCA87)
 """An odd number with its bits well spread: XXH64's first prime."""
@@ -95,7 +95,7 @@ def hashes(batch: pa.RecordBatch, fields: tuple[str, ...] = ALL_FIELDS) -> Hashe
     ``batch`` has the columns of :mod:`spark_pipeline.core.rows` that ``fields`` name; null headers and no headers are
     the same. Raises KeyError for a missing column.
     """
-    if batch.num_rows > 1 and batch.nbytes > _SLICE_BYTES:  # offsets within an Arrow column are 32 bits
+    if batch.num_rows > 1 and batch.nbytes > SLICE_BYTES:  # offsets within an Arrow column are 32 bits
         half = batch.num_rows // 2
         return np.concatenate([hashes(batch.slice(0, half), fields), hashes(batch.slice(half), fields)])
     head = np.zeros(batch.num_rows, _HEAD)

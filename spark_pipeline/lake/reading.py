@@ -70,7 +70,7 @@ def read_files(
                 until = min(begin + step, high)
                 inside = [one for one in together if one.first < until and one.last >= begin]
                 try:
-                    ordered = _sorted(inside, opened, columns, begin, until)
+                    ordered = sort_rows(inside, opened, columns, begin, until)
                 except UnreadableBatch as error:
                     raise UnreadableBatch(error.topic, error.partition, begin, error.reason, until) from error
                 yield from ordered
@@ -144,7 +144,7 @@ def _rows(one: DataFile, opened: _Opened, columns: Sequence[str], start: int, en
         raise UnreadableBatch(one.topic, one.partition, reached, reason, last + 1) from error
 
 
-def _sorted(
+def sort_rows(
     files: Iterable[DataFile], opened: _Opened, columns: Sequence[str], start: int, end: int
 ) -> list[pa.RecordBatch]:
     names = list(dict.fromkeys([*columns, "offset"]))

@@ -46,7 +46,7 @@ SEARCHES = 100
 """Most timestamps searched by one request."""
 _SEARCHED_TOGETHER = 8
 _OPENED_TOGETHER = 64
-_TOPICS_LOOKED_AT = 200
+TOPICS_LOOKED_AT = 200
 _SENTENCES = 10
 _SKIPPED = 1_000
 """Most spans declared lost by operators in a partition's positions."""
@@ -248,7 +248,7 @@ class DescribeHandlers:
         core = self._core
         found: list[tuple[str, int]] = []
         for index, name in enumerate(names):
-            if index == _TOPICS_LOOKED_AT:
+            if index == TOPICS_LOOKED_AT:
                 return found, [index, 0]
             core.access.require_topic(request, Operation.DESCRIBE, name)
             partitions = core.node.catalog.topic(name).partitions

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_pipeline.core.client.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.repeating import Repeating
 
-_PATIENCE_S = 2.0
+PATIENCE_S = 2.0
 _EVERY_S = 1.0
 _HEARD_EVERY_S = 20.0
 """Seconds between reports of idle queries."""
@@ -52,7 +52,7 @@ class NodeListener(StreamingQueryListener):
         """Report a completed micro-batch."""
         progress = event.progress
         known = self._latest.get(str(progress.id), {})
-        behind = _behind(progress.sources)
+        behind = records_behind(progress.sources)
         done = known.get("done", 0) + max(0, progress.numInputRows)
         rate = _finite(progress.processedRowsPerSecond)
         details = {
@@ -107,7 +107,7 @@ class NodeListener(StreamingQueryListener):
         for report in reports:
             self._sent = time.monotonic()
             try:
-                self._client.post("/v1/jobs", report, patience=_PATIENCE_S)
+                self._client.post("/v1/jobs", report, patience=PATIENCE_S)
             except NodeError:
                 self.failed += 1
 
@@ -117,7 +117,7 @@ def _finite(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < float("inf") else None
 
 
-def _behind(sources: Any) -> int | None:
+def records_behind(sources: Any) -> int | None:
     """Return the records between the sources' positions and ends; None unless all give both as offsets."""
     total = 0
     for source in sources or ():

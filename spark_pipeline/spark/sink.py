@@ -156,9 +156,9 @@ def _task() -> TaskContext:
 
 
 class _Writer:
-    """The base of both writers; ``_batch`` is the batch if the driver knows it by itself."""
+    """The base of both writers; ``batch`` is the batch if the driver knows it by itself."""
 
-    _batch: SinkBatch | None = None
+    batch: SinkBatch | None = None
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
@@ -188,7 +188,7 @@ class _Writer:
 
     def _name_batch(self, messages: Sequence[Any]) -> tuple[SinkBatch | None, list[Written]]:
         told = [message for message in messages if isinstance(message, SinkMessage)]
-        return self._batch or (told[0].batch if told else None), [one.written for one in told]
+        return self.batch or (told[0].batch if told else None), [one.written for one in told]
 
 
 class AnabranchStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -207,18 +207,18 @@ class AnabranchStreamWriter(_Writer, DataSourceStreamArrowWriter):
 class AnabranchBatchWriter(_Writer, DataSourceArrowWriter):
     """The writer of a non-streaming write: the only batch of its query, unless the caller names query and batch."""
 
-    _batch: SinkBatch
+    batch: SinkBatch
 
     def __init__(self, settings: SinkSettings) -> None:
         super().__init__(settings)
         if settings.query:
-            self._batch = SinkBatch(settings.query, settings.batch, target=settings.sink.topic)
+            self.batch = SinkBatch(settings.query, settings.batch, target=settings.sink.topic)
         else:
-            self._batch = SinkBatch(f"write-{uuid.uuid4()}", 0, once=True, target=settings.sink.topic)
+            self.batch = SinkBatch(f"write-{uuid.uuid4()}", 0, once=True, target=settings.sink.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of a task; runs in the worker."""
-        return write_rows(self._settings, self._batch, _task().partitionId(), iterator)
+        return write_rows(self._settings, self.batch, _task().partitionId(), iterator)
 
 
 def settings_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkSettings:

@@ -53,7 +53,7 @@ def test_of_two_of_one_distribution_the_first_counts(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["things.zip", "things.egg"])
-def test_of_archives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_are_found_in_archives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about(tmp_path / "sources", "thing-1.dist-info", TEXT)
     with zipfile.ZipFile(tmp_path / name, "w") as archive:
         for path in (tmp_path / "sources").rglob("*"):

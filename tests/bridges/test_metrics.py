@@ -82,13 +82,13 @@ async def test_a_scrape_is_made_in_slices_and_says_the_same_as_one_at_once(monke
             yield family
 
     metrics.add_source(source)
-    text = metric_text._text
+    text = metric_text.exposition
 
     def watched(families: list[Metric]) -> bytes:
         sizes.append(sum(len(family.samples) for family in families))
         return text(families)
 
-    monkeypatch.setattr(metric_text, "_text", watched)
+    monkeypatch.setattr(metric_text, "exposition", watched)
     turns = 0
 
     async def count_turns() -> None:

@@ -35,8 +35,8 @@ def stored_batches(bootstrap: str, topic: str, partition: int, start: int, end: 
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         while start < end:
             connection.sendall(_request(topic, partition, start))
-            (size,) = struct.unpack(">i", _exactly(connection, 4))
-            found = list(_batches(_records(_exactly(connection, size))))
+            (size,) = struct.unpack(">i", exactly(connection, 4))
+            found = list(_batches(_records(exactly(connection, size))))
             if not found:
                 raise AssertionError(f"no batch at offset {start} of {topic}-{partition}")
             batches += found
@@ -49,8 +49,8 @@ def offered_apis(bootstrap: str) -> dict[int, tuple[int, int]]:
     host, _, port = bootstrap.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(struct.pack(">ihhih3s", 13, 18, 0, 7, 3, b"raw"))
-        (size,) = struct.unpack(">i", _exactly(connection, 4))
-        body = _exactly(connection, size)
+        (size,) = struct.unpack(">i", exactly(connection, 4))
+        body = exactly(connection, size)
     _correlation, error, count = struct.unpack_from(">ihi", body)
     assert error == 0
     return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", body[10 : 10 + 6 * count])}
@@ -65,7 +65,7 @@ def _request(topic: str, partition: int, offset: int) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def exactly(connection: socket.socket, size: int) -> bytes:
     parts = bytearray()
     while len(parts) < size:
         received = connection.recv(size - len(parts))

@@ -97,7 +97,7 @@ def test_who_may_read_a_topic_reads_it_at_the_range_server(
         alice, eve = opened(place, "alice"), opened(place, "eve")
         end = sum(one.high_watermark for one in alice._positions([OffsetRange("t", 0, 0, 0).part]).values())
         assert values(alice, "t", 0, end)[-2:] == [b"one", b"two"]
-        assert isinstance(alice._reader, SbpReader)
+        assert isinstance(alice.reader, SbpReader)
         with pytest.raises(PipelineError, match="you may not"):
             values(alice, "secret", 0, 2)
         with pytest.raises(PipelineError, match="you may not"):
@@ -168,7 +168,7 @@ def test_where_servers_demand_no_tickets_nobody_is_led_there_and_records_come_th
         alice = opened(place, "alice")
         with caplog.at_level(logging.WARNING):
             assert values(alice, "t", 0, 1) == [b"a"]
-        assert isinstance(alice._reader, NodeReader)
+        assert isinstance(alice.reader, NodeReader)
         assert [one for one in caplog.messages if "publishes no range servers" in one]
         alice.close()
     finally:

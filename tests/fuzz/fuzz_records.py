@@ -14,7 +14,7 @@ import crc32c
 
 from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMATS, FormatId, _one_by_one, format_of, pravega
+from bridges.formats import FORMATS, FormatId, format_of, pravega, translate_one
 from bridges.formats.codecs.compression import Compression
 from bridges.formats.codecs.ydb import FIRST_CUSTOM, Codec, codec_name
 from bridges.formats.columns import Unusual
@@ -69,7 +69,7 @@ def compare_columns(batch: StoredBatch) -> None:
             (made,) = at_once(translate([batch], FORMATS[target], LIMIT))
         except (Unusual, BatchInvalid):
             continue
-        long = at_once(_one_by_one(format_of(batch.flags), batch, FORMATS[target], LIMIT))
+        long = at_once(translate_one(format_of(batch.flags), batch, FORMATS[target], LIMIT))
         both = (StoredBatch(7, batch.end_offset, int(target), one) for one in (made, long))
         first, second = (list(FORMATS[target].records(one)) for one in both)
         assert first == second, (target, first, second)

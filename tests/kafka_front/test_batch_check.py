@@ -51,7 +51,7 @@ def test_a_good_batch_is_taken_as_it_is() -> None:
     ],
     ids=["none", "empty", "two", "crc", "control", "transactional", "codec", "no-sequence", "count"],
 )
-def test_bad_batches(records: memoryview | None, code: ErrorCode) -> None:
+def test_a_bad_batch_is_refused_with_its_code(records: memoryview | None, code: ErrorCode) -> None:
     assert refusal(records).code is code
 
 

@@ -105,7 +105,7 @@ async def test_a_request_of_many_batches_is_looked_at_a_turn_at_a_time(node: Nod
 async def test_a_request_of_countless_partitions_is_handed_out_a_share_at_a_time(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_service, "_LONG", 10)
+    monkeypatch.setattr(produce_service, "LONG", 10)
     shares: list[int] = []
     turns = 0
     real = produce_service.accept
@@ -158,7 +158,7 @@ async def test_a_request_of_many_bytes_is_checked_a_share_at_a_time_and_nothing_
         summed[turns] += len(data)
         return real(data, value)
 
-    monkeypatch.setattr(produce_service, "_LONG_BYTES", 100_000)
+    monkeypatch.setattr(produce_service, "LONG_BYTES", 100_000)
     monkeypatch.setattr(formats_kafka, "STEP", 10_000)
     large, some = one(bytes(900_000)), one(bytes(60_000))
     spoilt = large[:-1] + b"?"
@@ -185,7 +185,7 @@ async def test_a_request_of_many_bytes_is_checked_a_share_at_a_time_and_nothing_
 
 @pytest.mark.usefixtures("slow_turns")
 async def test_a_defect_in_a_turn_costs_one_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_service, "_LONG", 10)
+    monkeypatch.setattr(produce_service, "LONG", 10)
     real = produce_service.accept
 
     def accept(records: Any, *args: Any) -> Any:

@@ -24,7 +24,7 @@ async def change(node: Node, name: str, key: str, value: str | None) -> E:
 
 
 def in_force(node: Node) -> tuple[int, int]:
-    (server,) = (front._server._server for front in node.fronts)  # type: ignore[attr-defined]
+    (server,) = (front.server.server for front in node.fronts)  # type: ignore[attr-defined]
     return server.limits.max_connections, node.logs.options.producer_idle_ms
 
 

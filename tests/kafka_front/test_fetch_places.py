@@ -76,12 +76,12 @@ class Consumer(Lab):
 
     @property
     def places(self) -> Places:
-        return self.service.fetch_sessions._sessions[self.session].places  # type: ignore[no-any-return]
+        return self.service.fetch_sessions.sessions[self.session].places  # type: ignore[no-any-return]
 
     @property
     def waiting(self) -> list[int]:
         """How many wait for each partition."""
-        return [len(log._waiters.waiting) for log in self.logs if log is not None]
+        return [len(log.waiters.waiting) for log in self.logs if log is not None]
 
 
 def told(answer: FetchResponse) -> dict[int, int]:
@@ -161,7 +161,7 @@ async def test_a_request_waits_for_enough_of_what_moves(lab: Consumer) -> None:
 async def test_what_moves_while_a_request_waits_for_more_counts_as_far_as_there_is_room(
     lab: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_operation, "_SLOT_BYTES", 1 << 20)  # of a budget of 16 MiB
+    monkeypatch.setattr(fetch_operation, "SLOT_BYTES", 1 << 20)  # of a budget of 16 MiB
     size = len(batch().payload)
     request = FetchRequest(
         max_wait_ms=60_000, min_bytes=3 * size, max_bytes=1 << 20, session_id=lab.session, session_epoch=1
@@ -181,13 +181,13 @@ async def test_what_moves_while_a_request_waits_for_more_counts_as_far_as_there_
 async def test_places_go_with_their_partition_and_with_their_session(
     lab: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "_PORTION", 1)
+    monkeypatch.setattr(turns, "PORTION", 1)
     lab.poll(wait_ms=0, forget=3)
     assert lab.waiting == [1, 1, 1, 0, 1]
     later: list[Any] = []
     sessions = lab.service.fetch_sessions
     sessions._later = later.append
-    sessions._drop(lab.session)
+    sessions.drop(lab.session)
     assert sum(lab.waiting) == 3
     while later:
         later.pop()()

@@ -163,12 +163,12 @@ async def test_a_partition_trimmed_past_the_position_keeps_no_waiter(lab: Lab) -
     assert log is not None
     lab.fill(2)
     assert lab.ask(request(("t", 0), min_bytes=1 << 20)) is DEFERRED
-    assert len(log._waiters.waiting) == 1
+    assert len(log.waiters.waiting) == 1
     await log.trim(1)
     await settle()
     (answer,) = lab.answers
     assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert not log._waiters.waiting
+    assert not log.waiters.waiting
 
 
 async def test_an_unknown_topic_does_not_end_the_wait_for_another_and_is_told_with_it(lab: Lab) -> None:
@@ -272,7 +272,7 @@ async def test_an_exception_while_waiting_costs_its_own_fetch_only(lab: Lab, mon
     await settle()
     assert lab.crashes == 1
     assert len(lab.answers) == 1
-    assert not log._waiters.waiting
+    assert not log.waiters.waiting
 
 
 async def test_an_exception_in_a_read_that_comes_later_answers_its_request(
@@ -317,7 +317,7 @@ async def test_a_long_batch_of_another_protocol_is_translated_off_the_loop(lab: 
     (partition,) = lab.answers[0].responses[0].partitions
     assert partition.error_code == 0
     assert [parse_header(part).record_count for part in partition.records] == [1000, 1]
-    assert lab.service.translator._works.steps >= 10
+    assert lab.service.translator.works.steps >= 10
     assert isinstance(lab.ask(request(("t", 0))), FetchResponse), "the next reader gets it at once"
 
 
@@ -380,7 +380,7 @@ async def test_a_fetch_of_many_partitions_that_memory_has_no_room_for_does_not_w
     answer = lab.ask(many(299))
     assert isinstance(answer, FetchResponse)
     assert [code for name, code in errors(answer).items() if name == "t"] == [0]
-    assert not log._waiters.waiting
+    assert not log.waiters.waiting
     assert lab.budget.held == lab.budget.total
     assert lab.ask(many(99)) is DEFERRED  # nobody is refused for so little
     other.give(Kind.REQUESTS, lab.budget.total)

@@ -163,8 +163,8 @@ async def test_a_refusal_says_why_and_ends_the_connection(place: Place, wrong: s
                 answer = await initiator.choose(4 if wrong == "a layer" else 1, "bob" if "acting" in wrong else "")
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert answer.error_message.startswith(f"Authentication failed: {said}")
-        assert client._reader is not None
-        assert await client._reader.read() == b""
+        assert client.reader is not None
+        assert await client.reader.read() == b""
 
 
 async def test_rules_name_a_principal_and_access_rules_are_asked_of_that_name(place: Place) -> None:

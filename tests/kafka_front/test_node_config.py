@@ -23,7 +23,7 @@ def test_what_may_change_is_what_topics_default_to_and_what_is_marked() -> None:
     assert {name for name, one in NODE_CONFIGS.items() if one.dynamic} <= TOPIC_DEFAULTS.keys() | DYNAMIC.keys()
 
 
-def test_node_values() -> None:
+def test_a_dynamic_value_of_a_node_comes_before_its_setting() -> None:
     value = node_config.resolve("message.max.bytes", {}, {})
     assert (value.value, value.source, value.read_only) == ("1048588", ConfigSource.DEFAULT, False)
     value = node_config.resolve("message.max.bytes", {"message.max.bytes": "9"}, {"message.max.bytes": "8"})

@@ -101,9 +101,9 @@ ENDS: dict[str, End] = {
 def server_of(node: Node) -> Server:
     (front,) = node.fronts
     assert isinstance(front, KafkaFront)
-    assert front._server is not None
-    assert front._server._server is not None
-    return front._server._server
+    assert front.server is not None
+    assert front.server.server is not None
+    return front.server.server
 
 
 async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ async def test_a_refusal_is_told_in_two_steps(place: Place, wrong: str) -> None:
         assert json.loads(answer.auth_bytes) == {"status": "invalid_token"}
         answer = await client.call(2, m.SaslAuthenticateRequest(auth_bytes=b"\x01"))
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-        assert client._reader is not None
-        assert await client._reader.read() == b""
+        assert client.reader is not None
+        assert await client.reader.read() == b""
 
 
 async def test_a_good_token_after_a_bad_one_is_too_late(place: Place) -> None:

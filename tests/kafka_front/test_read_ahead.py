@@ -32,12 +32,13 @@ class Ahead:
         self.world.writer.acknowledge(6)
         self.log = await self.world.boot()
         self.budget = MemoryBudget(16 * MIB, lambda call: None)
-        self.ahead = ReadAhead(self.budget.account(lambda: None))
+        self.account = self.budget.account(lambda: None)
+        self.ahead = ReadAhead(self.account)
         self.held_back: list[Callable[[], None]] = []
         return self
 
     def gather(self, wishes: Iterable[Wish], room: int, done: GatherDone) -> None:
-        gather(self.log._logs.client, wishes, room, done)
+        gather(self.world.logs.client, wishes, room, done)
 
     def gather_later(self, wishes: Iterable[Wish], room: int, done: GatherDone) -> None:
         self.held_back.append(partial(self.gather, wishes, room, done))
@@ -52,7 +53,7 @@ class Ahead:
             return []
         batches, size = taken
         assert self.budget.by_kind[Kind.READS] == size > 0
-        self.ahead._account.give(Kind.READS, size)
+        self.account.give(Kind.READS, size)
         return [one.base_offset for one in batches]
 
 
@@ -156,8 +157,8 @@ async def test_a_client_that_reads_on_is_answered_from_what_was_read_ahead(seeks
     soon: list[tuple[Any, tuple[Any, ...]]] = []
     lab.loop.call_soon = lambda call, *args: soon.append((call, args))  # type: ignore[attr-defined]
     backend: Any = lab.world.backend
-    whole = backend._found
-    backend._found = lambda offset, max_bytes, limit: whole(offset, max_bytes, limit)[:2]
+    whole = backend.find
+    backend.find = lambda offset, max_bytes, limit: whole(offset, max_bytes, limit)[:2]
     lab.fill(12)
     log.tail.clear()
     connection = lab.connection()
@@ -181,9 +182,9 @@ async def test_the_first_of_an_answer_is_not_read_ahead_of_room(lab: Ahead) -> N
     answers: list[list[Answer]] = []
     wishes = [Wish(lab.log, 0, MIB, NEVER), Wish(lab.log, 3, MIB, NEVER)]
     backend: Any = lab.world.backend
-    backend._found = lambda offset, max_bytes, limit: backend.entries[offset : offset + 1]
+    backend.find = lambda offset, max_bytes, limit: backend.entries[offset : offset + 1]
     for begun in (False, True):
-        gather(lab.log._logs.client, wishes, 1, answers.append, begun)
+        gather(lab.world.logs.client, wishes, 1, answers.append, begun)
     first = answers[0][0]
     assert first is not None
     assert [one.base_offset for one in first[0]] == [0]

@@ -361,19 +361,19 @@ async def test_steps_out_of_order_are_refused(lab: Lab) -> None:
 
 async def test_a_stranger_may_not_send_much(lab: Lab) -> None:
     async with lab.client() as client:
-        assert client._writer is not None
-        assert client._reader is not None
+        assert client.writer is not None
+        assert client.reader is not None
         size = 512 * 1024 + 1
-        client._writer.write(struct.pack(">ihhih", size, 18, 0, 0, -1))
+        client.writer.write(struct.pack(">ihhih", size, 18, 0, 0, -1))
         if lab.node.authenticator.required:
-            assert await client._reader.read() == b""
+            assert await client.reader.read() == b""
         else:
-            client._writer.write(bytes(size - 10))
-            assert await client._reader.readexactly(4)
+            client.writer.write(bytes(size - 10))
+            assert await client.reader.readexactly(4)
     async with lab.client() as client:
         await client.call(1, m.SaslHandshakeRequest("PLAIN"))
         await client.call(1, plain("alice", "wonder"))
-        assert client._writer is not None
-        assert client._reader is not None
-        client._writer.write(struct.pack(">ihhih", size, 18, 0, 0, -1) + bytes(size - 10))
-        assert await client._reader.readexactly(4), "who is known may"
+        assert client.writer is not None
+        assert client.reader is not None
+        client.writer.write(struct.pack(">ihhih", size, 18, 0, 0, -1) + bytes(size - 10))
+        assert await client.reader.readexactly(4), "who is known may"

@@ -171,9 +171,9 @@ def soon_idle(front: Front, seconds: float) -> None:
     """From now on a connection counts as idle so soon. Said when what is not to count as idle has begun already: nobody
     knows how long that takes on a busy machine."""
     front.server.limits = replace(front.server.limits, idle_seconds=seconds)
-    assert front.server._sweeper is not None
-    front.server._sweeper.cancel()
-    front.server._sweep_later()
+    assert front.server.sweeper is not None
+    front.server.sweeper.cancel()
+    front.server.sweep_later()
 
 
 def produce(name: str, records: bytes = b"x" * 10, acks: int = -1) -> m.ProduceRequest:
@@ -191,7 +191,7 @@ def topic_of(response: m.ProduceResponse) -> str:
     return response.responses[0].name
 
 
-async def test_synchronous_answer(front: Front) -> None:
+async def test_an_answer_given_at_once_is_sent_and_counted(front: Front) -> None:
     client = await front.connect()
     assert await client.call(4, m.HeartbeatRequest(group_id="g")) == m.HeartbeatResponse(throttle_time_ms=7)
     assert await client.call(0, m.HeartbeatRequest(group_id="g")) == m.HeartbeatResponse()
@@ -350,7 +350,7 @@ async def test_large_responses_of_parts_arrive_whole(front: Front) -> None:
         assert bytes(got.records) == b"".join(parts)
 
 
-async def test_no_response(front: Front) -> None:
+async def test_a_request_without_a_response_holds_up_no_other(front: Front) -> None:
     client = await front.connect()
     client.send(9, produce("silent", acks=0))
     client.send(9, produce("loud"))
@@ -372,7 +372,7 @@ async def test_failure_without_acks_closes(front: Front) -> None:
     assert await client.closed()
 
 
-async def test_coroutines(front: Front) -> None:
+async def test_handlers_that_wait_answer_in_order_and_tell_their_errors(front: Front) -> None:
     gate = asyncio.Event()
 
     async def beat(ctx: Context, request: Any) -> Any:
@@ -479,7 +479,7 @@ async def test_reading_pauses_while_too_much_is_unanswered() -> None:
     await front.until(lambda: len(front.produces) >= 2)
     (connection,) = [c for c in front.server.connections if c.in_flight]
     # One receive may bring a whole buffer (256 KiB) beyond the bound, but no more.
-    assert not connection._reading
+    assert not connection.reading
     assert connection.in_flight <= 100_000 + 256 * 1024 + 50_000
     for _ in range(40):
         await front.until(lambda: bool(front.produces))
@@ -562,7 +562,7 @@ async def test_what_waits_behind_a_long_poll_holds_little_memory_however_much_is
         for _ in range(80):
             hog.send(9, produce("queued", b"x" * (50_000 if number % 2 else 500_000)))
     await front.until(lambda: len(front.fetches) == 9)
-    await until(lambda: sum(not c._reading for c in front.server.connections) == 9)
+    await until(lambda: sum(not c.reading for c in front.server.connections) == 9)
     assert budget.held <= 9 * (64 * 1024 + 256 * 1024)
     modest = await front.connect()
     modest.send(9, produce("modest", b"x" * 3_000_000))
@@ -618,7 +618,7 @@ async def test_a_client_that_does_not_read_is_not_served_further() -> None:
     await front.until(lambda: len(front.fetches) == 1)
     front.fetches[0][0].respond(m.FetchResponse(responses=[big]))
     connection = front.fetches[0][0].connection
-    await until(lambda: connection._write_paused)
+    await until(lambda: connection.write_paused)
     assert len(front.fetches) == 1
     await client.receive()
     await front.until(lambda: len(front.fetches) == 2)
@@ -681,8 +681,7 @@ async def test_advertised_address_and_identity(front: Front) -> None:
         return m.HeartbeatResponse()
 
     front.heartbeat = beat
-    await front.server.listen("outside", "127.0.0.1", 0, ("broker.example", 9999))
-    other = front.server._servers[1].sockets[0].getsockname()
+    other = await front.server.listen("outside", "127.0.0.1", 0, ("broker.example", 9999))
     direct = await front.connect()
     await direct.call(4, m.HeartbeatRequest())
     outside = Client(*await asyncio.open_connection(*other))
@@ -705,7 +704,7 @@ async def test_answers_of_one_turn_leave_in_one_write(front: Front) -> None:
     client.send(9, produce("a"))
     client.send(9, produce("b"))
     await front.until(lambda: len(front.produces) == 2)
-    transport = front.produces[0][0].connection._transport
+    transport = front.produces[0][0].connection.transport
     assert transport is not None
     writes: list[bytes] = []
     real = transport.write
@@ -724,7 +723,7 @@ async def test_the_answer_that_nothing_can_join_leaves_at_once(front: Front) -> 
     await front.until(lambda: len(front.produces) == 1)
     connection = front.produces[0][0].connection
     await until(lambda: connection._waiting)
-    transport = connection._transport
+    transport = connection.transport
     assert transport is not None
     writes: list[bytes] = []
     real = transport.write
@@ -962,7 +961,7 @@ async def test_whoever_gave_a_long_answer_hears_when_it_is_needed_no_more(
     held.let_go.set()
     if not goes:
         await one.receive()
-    while front.server._tasks:
+    while front.server.tasks:
         await other.call(0, m.HeartbeatRequest())
     assert over == [True]
 
@@ -998,7 +997,7 @@ async def test_a_client_that_goes_while_its_long_request_is_read_leaves_nothing(
     while front.observer.shut == 0:
         await other.call(0, m.HeartbeatRequest())
     held.let_go.set()
-    while front.server._tasks:
+    while front.server.tasks:
         await other.call(0, m.HeartbeatRequest())
     assert handled == []
 
@@ -1051,7 +1050,7 @@ async def test_a_client_that_takes_nothing_for_long_is_cut() -> None:
 async def test_while_memory_is_short_a_client_that_takes_nothing_keeps_no_chunk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "_SHED_SECONDS", 0.05)
+    monkeypatch.setattr(server, "SHED_SECONDS", 0.05)
     front = Front()
     await front.start(memory=8 * 1024 * 1024)
     budget = front.server.budget

@@ -144,7 +144,7 @@ async def test_what_was_aborted_is_told_from_the_database_too(node: Node) -> Non
         for more in ({}, {"max.partition.fetch.bytes": 1}, {"fetch.wait.max.ms": 0}):
             for cache in (1 << 20, 1):
                 node.logs.aborted.drop(log.stream_id)
-                node.logs.aborted._most = cache
+                node.logs.aborted.most = cache
                 found = await asyncio.to_thread(consume, bootstrap, "read_committed", **more)
                 assert found == expected
         with pytest.raises(AbortedNotAtHand):

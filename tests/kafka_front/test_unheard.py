@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_front.dispatch import Registry
-from kafka_front.service.unheard import _NAMES, hear_first
+from kafka_front.service.unheard import NAMES, hear_first
 from kafka_front.wire import messages as m
 from kafka_front.wire.message import Message
 
@@ -43,7 +43,7 @@ class Cluster:
         self.asked = 0
         self.seen: list[int] = []
         self.registry = Registry()
-        for key in _NAMES:
+        for key in NAMES:
             self.registry.register(key, self._handle)
         changes = SimpleNamespace(shared=shared, latest=self._latest)
         service: Any = SimpleNamespace(node=SimpleNamespace(db=SimpleNamespace(changes=changes)), catalog=self)
@@ -68,7 +68,7 @@ async def test_a_node_asks_once_before_it_handles_what_it_has_not_heard_of(reque
 
 
 def test_each_of_these_apis_is_looked_at() -> None:
-    assert {request.API_KEY for request in REQUESTS} == set(map(int, _NAMES))
+    assert {request.API_KEY for request in REQUESTS} == set(map(int, NAMES))
 
 
 async def test_a_node_by_itself_asks_nobody() -> None:

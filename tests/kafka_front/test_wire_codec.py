@@ -93,7 +93,7 @@ def test_unknown_versions_are_refused() -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_uvarint(value: int) -> None:
+def test_an_unsigned_varint_is_read_as_it_was_written(value: int) -> None:
     data = uvarint(value)
     assert read_uvarint(data, 0) == (value, len(data))
 

@@ -58,13 +58,13 @@ def encoded(message: Any, version: int, request: bool) -> bytes:
 
 @settings(UNLIMITED, max_examples=examples(100))
 @given(st.binary(max_size=300))
-def test_random_frames(data: bytes) -> None:
+def test_random_frames_break_nothing(data: bytes) -> None:
     FUZZ.one_input(data)
 
 
 @settings(UNLIMITED, max_examples=examples(150))
 @given(st.sampled_from(ALL), st.booleans(), st.binary(max_size=200))
-def test_random_bodies(which: tuple[int, int], request: bool, data: bytes) -> None:
+def test_random_bodies_are_read_or_refused(which: tuple[int, int], request: bool, data: bytes) -> None:
     decodes(*which, request, data)
 
 
@@ -86,7 +86,7 @@ def test_seeds_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     st.sampled_from(sorted(SEEDS)),
     st.lists(st.tuples(st.floats(0, 1), st.sampled_from(["flip", "insert", "delete", "huge"]), st.binary(max_size=6))),
 )
-def test_mutated_requests(name: str, changes: list[tuple[float, str, bytes]]) -> None:
+def test_mutated_requests_break_nothing(name: str, changes: list[tuple[float, str, bytes]]) -> None:
     data = bytearray(SEEDS[name])
     for place, kind, noise in changes:
         at = 4 + int(place * (len(data) - 4))
@@ -231,7 +231,7 @@ def test_the_request_for_all_topics_as_librdkafka_sends_it() -> None:
         (0, 3, struct.pack(">hhiihi", -1, 1, 1, 1, 0, 1) + struct.pack(">ii", 0, -2)),  # records of a negative size
     ],
 )
-def test_invalid_values(key: int, version: int, body: bytes) -> None:
+def test_invalid_values_are_refused(key: int, version: int, body: bytes) -> None:
     assert not decodes(key, version, True, body)
 
 
@@ -248,12 +248,12 @@ def test_invalid_values(key: int, version: int, body: bytes) -> None:
         (3, m.DeleteTopicsRequest(topic_names=["a", None])),  # type: ignore[list-item]
     ],
 )
-def test_unwritable_messages(version: int, message: Any) -> None:
+def test_messages_that_cannot_be_written_are_refused(version: int, message: Any) -> None:
     with pytest.raises(WireError):
         encoded(message, version, type(message).__name__.endswith("Request"))
 
 
-def test_longest_string() -> None:
+def test_the_longest_string_is_read_as_it_was_written() -> None:
     for version in (0, 4):
         message = m.HeartbeatRequest(group_id="x" * 32_767)
         assert codec.request_decoder(12, version)(encoded(message, version, True), 0) == message

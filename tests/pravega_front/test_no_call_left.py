@@ -64,8 +64,8 @@ def about(name: str) -> bytes:
 async def test_nothing_is_left_of_calls(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (front,) = node.fronts
     assert isinstance(front, PravegaFront)
-    assert front._server is not None
-    _, store = front._server._doors
+    assert front.server is not None
+    _, store = front.server.doors
     assert isinstance(store, SegmentStore)
     access = store.access
     async with Client(str(node.addresses["pravega"])) as client:

@@ -181,8 +181,8 @@ async def serving(directory: Path) -> AsyncIterator[Node]:
 def store_of(node: Node) -> SegmentStore:
     (front,) = node.fronts
     assert isinstance(front, PravegaFront)
-    assert front._server is not None
-    _, store = front._server._doors
+    assert front.server is not None
+    _, store = front.server.doors
     assert isinstance(store, SegmentStore)
     return store
 
@@ -225,6 +225,6 @@ async def test_a_connection_keeps_no_writers_of_deleted_segments(tmp_path: Path)
                     await link.send(raw(command))
                     assert isinstance(await answer(link), wire.AppendSetup | wire.SegmentDeleted)
             (connection,) = store_of(node).connections
-            assert len(cast("Any", connection).appends._writers) <= 128
+            assert len(cast("Any", connection).appends.writers) <= 128
             await link.send(appends(kept, 1))
             assert isinstance(await answer(link), wire.DataAppended)

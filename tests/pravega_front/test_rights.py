@@ -12,7 +12,7 @@ import pytest
 
 from bridges.node.assembly import Node
 from bridges.node.settings.config import load
-from pravega_front.controller.dispatch import _ON_GROUP, _ON_NODE
+from pravega_front.controller.dispatch import ON_GROUP, ON_NODE
 from pravega_front.front import PravegaFront
 from pravega_front.wire.controller import METHODS, message
 from tests.doorman import Doorman
@@ -69,7 +69,7 @@ async def test_who_has_no_rights_does_not_learn_which_streams_there_are(controll
     def ask() -> dict[str, tuple[Any, Any]]:
         client = ControllerClient(controller)
         found: dict[str, tuple[Any, Any]] = {}
-        for method in sorted(METHODS.keys() - _ON_NODE.keys() - _ON_GROUP.keys() - FOR_EVERYBODY):
+        for method in sorted(METHODS.keys() - ON_NODE.keys() - ON_GROUP.keys() - FOR_EVERYBODY):
             answers = []
             for stream in (SHUT, ABSENT):
                 try:

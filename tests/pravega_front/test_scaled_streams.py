@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from tests.node_process import ANY, FRONTS, NodeProcess
 from tests.pravega_front.conftest import needs_node
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
 from tests.pravega_front.java_client import Java, events
-from tests.pravega_front.raw_client import RawClient
+from tests.pravega_front.raw_client import RawClient, event
 from tests.ydb_topic_front.raw import RawClient as RawYdb
 from tests.ydb_topic_front.reading import Session
 
@@ -135,10 +134,6 @@ async def by_pravega(node: NodeProcess, name: str, count: int) -> list[bytes]:
     streams = StreamManager(f"tcp://{node.addresses['pravega']}")
     reader = streams.create_reader_group(f"readers-{uuid4().hex}", SCOPE, name).create_reader("reader")
     return await read_events(reader, count)
-
-
-def event(data: bytes) -> bytes:
-    return struct.pack(">ii", 0, len(data)) + data
 
 
 def same_for_all(node: NodeProcess, name: str, wanted: dict[int, list[bytes]]) -> None:

@@ -17,13 +17,9 @@ from pravega_front.wire.fields import ANY_VERSION, NO_VERSION, AttributeUpdate, 
 from pravega_front.wire.frames import HEAD, MAX_FRAME
 from tests.node_process import NodeProcess
 from tests.pravega_front.examples import examples
-from tests.pravega_front.raw_client import Closed, RawClient
+from tests.pravega_front.raw_client import Closed, RawClient, event
 
 NUMBERS = itertools.count(1)
-
-
-def event(data: bytes) -> bytes:
-    return struct.pack(">ii", 0, len(data)) + data
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,15 +29,11 @@ from tests.databases import database
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS
 from tests.pravega_front.controller_client import ControllerClient, stream
-from tests.pravega_front.raw_client import Closed, RawClient
+from tests.pravega_front.raw_client import Closed, RawClient, event
 
 SCOPE = "transactions"
 LEASE_MS = 600_000
 """The longest that a transaction may ask for: none expires while a test waits for a processor."""
-
-
-def event(data: bytes) -> bytes:
-    return struct.pack(">ii", 0, len(data)) + data
 
 
 class Stream:
@@ -149,21 +145,12 @@ def test_a_stream_is_not_sealed_under_its_transactions(node: NodeProcess) -> Non
     assert not found.calls.getCurrentSegments(scope=SCOPE, stream="unsealed").segmentRanges
 
 
-def test_leases(node: NodeProcess) -> None:
+def test_a_lease_outside_the_bounds_is_refused(node: NodeProcess) -> None:
     found = Stream(node, "leases")
     for lease in (10, 10**9):
         with pytest.raises(grpc.RpcError) as refused:
             found.begin(lease)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-@pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    process = NodeProcess(tmp_path_factory.mktemp("mortal") / "data", listen=dict.fromkeys(LISTENERS, ANY))
-    try:
-        yield process.start()
-    finally:
-        process.dispose()
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.002, 0.008, 0.03])

@@ -181,7 +181,7 @@ class BackendMachine(RuleBasedStateMachine):
         target = self.directory / f"rs-{number}-{self.lives}"
         store = service.store
         # What another process would find: the files as they are now, whatever the writer is doing.
-        await asyncio.wrap_future(store._background_thread.submit(_copy_store, self.paths[number], target))
+        await asyncio.wrap_future(store.background_thread.submit(_copy_store, self.paths[number], target))
         await service.close()
         shutil.rmtree(self.paths[number])
         self.paths[number] = target
@@ -198,7 +198,7 @@ class BackendMachine(RuleBasedStateMachine):
             copied: asyncio.Future[None] = self.loop.create_future()
             source = self.pd_path
             # On its own thread, before the commit of whatever is in progress: never half of a transaction.
-            pd.driver._state.submit(
+            pd.driver.state.submit(
                 lambda tx: self.copy_state(tx, source, target), copied.set_result, copied.set_exception
             )
             await copied

@@ -154,7 +154,7 @@ MUTATIONS = (
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_what_any_of_them_forgets_to_flush_is_noticed(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutation == "writes without the flag that flushes":
-        monkeypatch.setattr(files, "_DSYNC", 0)
+        monkeypatch.setattr(files, "DSYNC", 0)
         monkeypatch.setattr(RecordingCalls, "fdatasync", lambda _self, _fd: None)
     elif mutation == "seals not flushed":
         monkeypatch.setattr(WalWriter, "_flush_before", lambda _self, _group: None)

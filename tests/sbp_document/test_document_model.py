@@ -140,10 +140,10 @@ class DocumentMachine(RuleBasedStateMachine):
             for path in source.iterdir():
                 if path.is_file() and not path.name.endswith("-shm"):
                     shutil.copyfile(path, target / path.name)
-            store._background_thread.submit(copy_log, source, target).result()
+            store.background_thread.submit(copy_log, source, target).result()
 
         copied: asyncio.Future[None] = self.loop.create_future()
-        self.embedded.placement_driver._state.submit(copy, copied.set_result, copied.set_exception)
+        self.embedded.placement_driver.state.submit(copy, copied.set_result, copied.set_exception)
         await copied
         await self.embedded.close()
         shutil.rmtree(source)

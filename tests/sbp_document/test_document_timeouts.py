@@ -196,7 +196,7 @@ async def test_document_an_owner_may_take_longer_than_its_client_waits(lab: Lab)
 
 async def test_document_late_appends_are_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is not held back by what was answered, so something else must be."""
-    monkeypatch.setattr(appends, "_MAX_LATE_BYTES", 2000)
+    monkeypatch.setattr(appends, "MAX_LATE_BYTES", 2000)
     stream_id = await created(lab.to)
     with lab.disk.held():
         for _ in range(2):

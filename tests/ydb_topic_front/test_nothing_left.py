@@ -55,11 +55,11 @@ class Ends:
         self.client = client
         (front,) = node.fronts
         assert isinstance(front, YdbFront)
-        assert front._server is not None
-        assert front._server._server is not None
-        assert front._server._service is not None
-        self.server: GrpcServer = front._server._server
-        self.service: YdbService = front._server._service
+        assert front.server is not None
+        assert front.server.server is not None
+        assert front.server.service is not None
+        self.server: GrpcServer = front.server.server
+        self.service: YdbService = front.server.service
 
     async def begun(self, kind: str, *script: Said, channel: Any = None) -> Any:
         """A stream in which this was said, and as often answered as the numbers between say."""
@@ -96,9 +96,9 @@ class Ends:
         """The client cancels it."""
 
         async def end() -> None:
-            await until(lambda: not self.server._streams)
+            await until(lambda: not self.server.streams)
             stream = await self.begun(kind, *script)
-            await until(lambda: bool(self.server._streams))
+            await until(lambda: bool(self.server.streams))
             await cancel(stream)
 
         return end
@@ -122,7 +122,7 @@ class Ends:
         """The client must say from now on who it is, and does not."""
 
         async def end() -> None:
-            await until(lambda: not self.server._streams)
+            await until(lambda: not self.server.streams)
             stream = await self.begun(kind, *script) if script else None
             self.node.authenticator.required = True
             try:
@@ -140,13 +140,13 @@ class Ends:
         """It does not say in time what it wants."""
 
         async def end() -> None:
-            await until(lambda: not self.server._streams)
+            await until(lambda: not self.server.streams)
             forwarding = self.service.forwarding
-            before, forwarding._init_timeout_s = forwarding._init_timeout_s, 0.001
+            before, forwarding.init_timeout_s = forwarding.init_timeout_s, 0.001
             try:
                 await rest(await self.begun(kind))
             finally:
-                forwarding._init_timeout_s = before
+                forwarding.init_timeout_s = before
 
         return end
 
@@ -155,7 +155,7 @@ class Ends:
 
         async def end() -> None:
             stream = await self.begun(kind, *script)
-            for one in self.server._streams:
+            for one in self.server.streams:
                 one.drain()
             await rest(stream)
 
@@ -171,12 +171,12 @@ class Ends:
         channel = self.client.another()
         stream = await self.begun("StreamRead", READ_MUCH, 2, CREDIT, STARTED, channel=channel)
         assert self.service.readers is not None
-        (session,) = self.service.readers._by_id.values()
+        (session,) = self.service.readers.by_id.values()
         assert isinstance(session, ReadStream)
-        await until(lambda session=session: session._writing_since > 0)  # type: ignore[misc]
+        await until(lambda session=session: session.writing_since > 0)  # type: ignore[misc]
         session.cut_if_stuck(float("inf"))
         del session
-        await until(lambda: not self.server._streams)
+        await until(lambda: not self.server.streams)
         await cancel(stream)
         await channel.close()
 
@@ -184,7 +184,7 @@ class Ends:
         """A session and its data: the client of the session goes first."""
         session = await self.begun("StreamRead", READ_DIRECT, 2, CREDIT, STARTED)
         assert self.service.readers is not None
-        (session_id,) = self.service.readers._by_id
+        (session_id,) = self.service.readers.by_id
         start = {"partition_session_id": 1, "generation": self.service.generation("t", 0)}
         data = await self.begun(
             "StreamDirectRead",
@@ -194,7 +194,7 @@ class Ends:
             2,
         )
         await cancel(session)
-        await until(lambda: not self.server._streams)
+        await until(lambda: not self.server.streams)
         await cancel(data)
 
     def asks(self, name: str, code: Code = Code.OK, **fields: Any) -> End:

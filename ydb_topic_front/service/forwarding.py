@@ -48,7 +48,7 @@ class Forwarding:
     ) -> None:
         """``identify`` raises GrpcRefusal for a client without the required authentication."""
         self._node = node
-        self._init_timeout_s = init_timeout_s
+        self.init_timeout_s = init_timeout_s
         self._identify = identify
         self._peers = peers
         self._owners = owners
@@ -67,7 +67,7 @@ class Forwarding:
 
         async def serve(stream: GrpcStream) -> None:
             try:
-                async with asyncio.timeout(self._init_timeout_s) as patience:
+                async with asyncio.timeout(self.init_timeout_s) as patience:
                     stream.when_draining(lambda: patience.reschedule(0))
                     raw = await stream.read()
                     stream.when_draining(lambda: None)

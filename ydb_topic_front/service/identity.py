@@ -22,7 +22,7 @@ _IDENTIFIED_S = 60.0
 class Identity:
     """Principal of one stream's client. ``refused`` is called when the user is removed or its password changes."""
 
-    __slots__ = ("_looked_at", "_refused", "_service", "_session", "_stream", "principal")
+    __slots__ = ("_refused", "_service", "_session", "_stream", "looked_at", "principal")
 
     def __init__(self, service: YdbService, stream: GrpcStream, refused: Callable[[GrpcRefusal], None]) -> None:
         self.principal: Principal = ANONYMOUS
@@ -31,12 +31,12 @@ class Identity:
         self._stream = stream
         self._refused = refused
         self._session: Session | None = None
-        self._looked_at = 0.0
+        self.looked_at = 0.0
 
     @property
     def is_old(self) -> bool:
         """Return whether the last :meth:`identify` is more than a minute ago."""
-        return time.monotonic() - self._looked_at > _IDENTIFIED_S
+        return time.monotonic() - self.looked_at > _IDENTIFIED_S
 
     def identify(self) -> Principal:
         """Authenticate the client again and return its principal. Raises GrpcRefusal."""
@@ -44,7 +44,7 @@ class Identity:
         self._forget()
         if self._stream.header(TICKET) and not principal.is_anonymous:  # a certificate needs no login session
             self._session = self._service.node.authenticator.sessions.begin(principal, self._ended)
-        self._looked_at = time.monotonic()
+        self.looked_at = time.monotonic()
         return principal
 
     def close(self) -> None:

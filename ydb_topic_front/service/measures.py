@@ -93,11 +93,6 @@ class Measures:
             RecentMost, WRITE_BYTES, self._account, limit // WRITE_BYTES
         )
 
-    @property
-    def held(self) -> int:
-        """Return the bytes held."""
-        return self._account.held
-
     def read(
         self, topic: Topic, consumer: str, partition: int, size: int, offset: int, written_ms: int, write_lag: int
     ) -> None:

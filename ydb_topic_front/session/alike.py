@@ -21,7 +21,7 @@ _HIGHS = bytes(range(0x80, 0x100))
 _LOWS = bytes(range(0x80))
 _NANOS_ENDS = bytes(range(4))
 """Possible values of the fifth byte of nanos, which are below 2^30."""
-_FIRST_WINDOW = 16
+FIRST_WINDOW = 16
 _GROWTH = 8
 """Factor by which the window grows while all messages are alike; bounds the work beyond the run's end."""
 
@@ -163,7 +163,7 @@ def _count(
 ) -> int:
     """Count the messages from ``start`` on that have the layout of the first."""
     most = min(most, (end - start) // size)
-    count, window = 0, _FIRST_WINDOW
+    count, window = 0, FIRST_WINDOW
     while count < most:
         n = wanted = min(window, most - count)
         base = start + count * size

@@ -21,17 +21,17 @@ _CODEC = 0x20
 _WRITTEN_AT = 0x2A
 _GROUP = 0x3A
 
-_FEW = 16
+FEW = 16
 """Fewer messages than this are copied one by one just as fast."""
 _EASIER = 4
 """Messages copied in a run that cost as much time as one copied by itself."""
-_AT_ONCE = 256
+AT_ONCE = 256
 """Most messages copied in one run: each pass goes over all of them, so they should stay in the CPU's cache."""
 _FRONT_BYTES = 16
 """Most bytes in front of a message besides its group: tags, lengths and the offset."""
 _ITEM_BYTES = 32
 """Bytes of short metadata items that take as much time as one message."""
-_LARGE_BYTES = 64 * 1024
+LARGE_BYTES = 64 * 1024
 """Fields longer than this are not copied until the whole response is joined."""
 
 _SEQ_NO, _CREATED_AT, _DATA, _SIZE, _ITEM = 0x08, 0x12, 0x1A, 0x20, 0x3A
@@ -156,12 +156,12 @@ class BatchReader:
                             looked += 1 + count // _EASIER
                             size += took
                             continue
-                        look = number + _FEW  # copy the messages before it one by one
+                        look = number + FEW  # copy the messages before it one by one
                     if (size or not first) and size + stop - begin > max_bytes:
                         self.full = True
                         break
                     bodies: list[Buffer] | None = None
-                    if stop - begin > _LARGE_BYTES:
+                    if stop - begin > LARGE_BYTES:
                         bodies = _in_pieces(payload, begin, stop)
                         whole = sum(map(len, bodies))
                     else:
@@ -198,11 +198,11 @@ class BatchReader:
         """Append at most ``most`` messages from ``position`` on that have the same layout; return their number and
         bytes. None if they are too few."""
         size, group = stop - position, self._group
-        most = min(most, _AT_ONCE, max_bytes // (size + len(group) + _FRONT_BYTES))
-        if most < _FEW:
+        most = min(most, AT_ONCE, max_bytes // (size + len(group) + _FRONT_BYTES))
+        if most < FEW:
             return None
         window = bytearray(memoryview(self._payload)[position : position + most * size])
-        found = find(window, 0, len(window), most, _FEW)
+        found = find(window, 0, len(window), most, FEW)
         if found is None:
             return None
         count = found.number
@@ -306,7 +306,7 @@ def _in_pieces(payload: Buffer, begin: int, end: int) -> list[Buffer]:
         if tag not in _TAGS:
             continue
         body.append(_TAGS[tag])
-        if position - start > _LARGE_BYTES:
+        if position - start > LARGE_BYTES:
             body = bytearray()
             pieces += [view[start:position], body]
         else:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _YDB = int(FormatId.YDB)
 _MESSAGE_TAG = 0x0A
-_TOGETHER_BYTES = 256 * 1024
+TOGETHER_BYTES = 256 * 1024
 _TOGETHER_MESSAGES = 64
 """Limits of a shared batch: bytes in total, and messages per request. Larger requests gain nothing from sharing, and
 finding where their messages end takes time."""
@@ -54,7 +54,7 @@ def together(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
                 one.codec != last.codec
                 or one.part.seq_nos[0] <= last.part.seq_nos[-1]
                 or not (one.shares and last.shares)
-                or size > _TOGETHER_BYTES
+                or size > TOGETHER_BYTES
             ):
                 yield held[begin:at]
                 begin, size = at, len(one.part.messages)

@@ -33,18 +33,18 @@ MAX_MESSAGE_BYTES = 64_000_000 - 64 * 1024
 """Largest message. Readers' clients accept 64,000,000 bytes (docs/protocols/ydb.md, "Connections"), which includes the
 message's producer, twice, the session's metadata, offset and lengths."""
 
-_AT_ONCE_BYTES = 1024**2 + 128 * 1024
+AT_ONCE_BYTES = 1024**2 + 128 * 1024
 """Largest request that is processed without slices, if it does not have very many messages."""
-_UNCOUNTED_BYTES = 16 * 1024
+UNCOUNTED_BYTES = 16 * 1024
 _SMALL_BYTES = 64 * 1024
-_SLICE_BYTES = 512 * 1024
-_SLICE_MESSAGES = 2_000
+SLICE_BYTES = 512 * 1024
+SLICE_MESSAGES = 2_000
 _AT_ONCE_MESSAGES = 4_000
 _AT_ONCE_ITEMS = 2_000
 """Metadata items checked in one slice."""
 _STEPS_OF_A_MESSAGE = 4
 """Metadata items that take as much time as one message."""
-_FEW = 64
+FEW = 64
 """Fewer messages than this are parsed one by one just as fast."""
 _FIELD_BYTES = 8
 _BESIDES_BYTES = 64 * 1024
@@ -130,13 +130,13 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
     YdbError for a request that violates the protocol.
     """
     size = len(raw)
-    if size > _AT_ONCE_BYTES:
+    if size > AT_ONCE_BYTES:
         return None
     try:
         found = _alike(raw, size - len(body), most_records)
         if found is not None:
             return found
-        if size > _UNCOUNTED_BYTES and _count(raw) > _AT_ONCE_MESSAGES:
+        if size > UNCOUNTED_BYTES and _count(raw) > _AT_ONCE_MESSAGES:
             return None
         request = _LookFromClient.FromString(raw).write_request
         messages = list(request.messages)
@@ -155,20 +155,20 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
 
 
 def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
-    """Parse a WriteRequest at ``start`` whose messages, at least :data:`_FEW`, have the same layout, or nearly so; None
+    """Parse a WriteRequest at ``start`` whose messages, at least :data:`FEW`, have the same layout, or nearly so; None
     for any other. Raises YdbError, DecodeError, BatchInvalid, IndexError."""
     most = min(most_records, _AT_ONCE_MESSAGES)
     end = len(raw)
-    if start == end or raw[start] != _MESSAGE_TAG or (length(raw, start + 1, end)[1] - start) * _FEW > end - start:
+    if start == end or raw[start] != _MESSAGE_TAG or (length(raw, start + 1, end)[1] - start) * FEW > end - start:
         return None  # there are fewer
-    run = alike.find(raw, start, end, most, _FEW)
+    run = alike.find(raw, start, end, most, FEW)
     if run is None:
         return None
     runs = [run]
     count = run.number
     # A new run begins where the encoded numbers get longer.
     while run.end < end and raw[run.end] == _MESSAGE_TAG:
-        run = alike.find(raw, run.end, end, most - count, 1) if len(runs) <= count // _FEW and count < most else None
+        run = alike.find(raw, run.end, end, most - count, 1) if len(runs) <= count // FEW and count < most else None
         if run is None:
             return None
         runs.append(run)
@@ -368,7 +368,7 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
                 if following > end:
                     raise IndexError
                 if count and (
-                    following - start > _SLICE_BYTES or count >= _SLICE_MESSAGES or part.count + count >= most_records
+                    following - start > SLICE_BYTES or count >= SLICE_MESSAGES or part.count + count >= most_records
                 ):
                     break
                 if following - position > _BESIDES_BYTES:
@@ -378,7 +378,7 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
             if position - start > MAX_MESSAGE_BYTES:
                 size = position - start
                 raise bad_request(f"a message of {size} bytes is more than the {MAX_MESSAGE_BYTES} that readers take")
-            large = position - start > _SLICE_BYTES
+            large = position - start > SLICE_BYTES
             piece = _without_data(body, start, position) if large else body[start:position].tobytes()
             looked = list(_LookWriteRequest.FromString(piece).messages)
             seq_nos, created = _check(looked, last)

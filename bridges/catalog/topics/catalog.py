@@ -109,7 +109,7 @@ class Catalog(TopicLookup):
         # Topics that are hidden because they are being deleted, by name.
         self._leaving: dict[str, Topic] = {}
         # Partitions that are being made: they count against limits from the moment they are allowed.
-        self._making = 0
+        self.making = 0
         self.counters = Counters(db)
         self._locks: dict[str, asyncio.Lock] = {}
         self._work = TaskSet()
@@ -143,7 +143,7 @@ class Catalog(TopicLookup):
 
     async def find(self, protocol: str, name: str) -> Topic | None:
         """Return the topic with this ``name`` in ``protocol``, also if another node has just made it, or None."""
-        if (protocol, name) not in self._index.by_name:
+        if (protocol, name) not in self.index.by_name:
             await self._db.changes.latest()
         return self.by_name(protocol, name)
 
@@ -162,13 +162,13 @@ class Catalog(TopicLookup):
 
         self.cluster_id, topics, self._node_config = await self._db.surely(read)
         for topic in topics:
-            self._index.add(topic)
+            self.index.add(topic)
             for partition in topic.partitions:
                 if not partition.is_active and partition.end is None:
                     self._seals.want(topic, partition)
         for topic in topics:  # after all stored names
             self._name(topic)
-        await self._streams.start({one.stream_id for topic in self._index.all.values() for one in topic.partitions})
+        await self._streams.start({one.stream_id for topic in self.index.all.values() for one in topic.partitions})
 
     def start_sealing(self, seal: Sealer) -> None:
         """Seal the logs of sealed partitions with ``seal`` from now on, beginning with those that an earlier run
@@ -233,8 +233,8 @@ class Catalog(TopicLookup):
             imported = None if migration is None else Import(migration, 0, now, origin=origin)
             topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
             topic.beside = beside
-            self._index.take_names(topic)
-            self._making += partitions
+            self.index.take_names(topic)
+            self.making += partitions
             return self._create(topic, partitions, keys, also, then)
 
         return await self._decided(begin)
@@ -251,14 +251,14 @@ class Catalog(TopicLookup):
         check_topic_name(name)
         if name in RESERVED and kind is not TopicKind.INTERNAL:
             raise InvalidTopicName(f"{name} is where a Kafka broker keeps its own state: choose another name")
-        self._index.check_free(name)
+        self.index.check_free(name)
         self._check_many(partitions)
         if keys and len(keys) != partitions:
             raise InvalidPartitions(f"{len(keys)} ranges of keys are given for {partitions} partitions")
         self._check_total(partitions)
         all_names = self._derived(name) if kind is TopicKind.USER else {}
         all_names.update(names or {})
-        self._index.check_names(name, all_names)
+        self.index.check_names(name, all_names)
         return topic_config.validate(config or {}), all_names
 
     def _derived(self, name: str) -> dict[str, str]:
@@ -275,9 +275,9 @@ class Catalog(TopicLookup):
         if topic.kind is TopicKind.USER:
             for protocol, rule in self.options.names.items():
                 own = rule.derived(topic.name) if protocol not in topic.names else None
-                if own is not None and (protocol, own) not in self._index.by_name:
+                if own is not None and (protocol, own) not in self.index.by_name:
                     topic.names[protocol] = own
-                    self._index.by_name[protocol, own] = topic
+                    self.index.by_name[protocol, own] = topic
 
     def _check_many(self, partitions: int, spent: int = 0) -> None:
         limit = self.options.max_partitions_per_topic
@@ -287,7 +287,7 @@ class Catalog(TopicLookup):
             raise InvalidPartitions(f"a topic has {limit * _EVER} partitions at most, counting those of long ago")
 
     def _check_total(self, more: int) -> None:
-        if self._index.partitions - self._index.spent + self._making + more > self.options.max_partitions:
+        if self.index.partitions - self.index.spent + self.making + more > self.options.max_partitions:
             raise InvalidPartitions(
                 f"{more} more partitions would exceed this node's limit of {self.options.max_partitions}"
             )
@@ -295,11 +295,11 @@ class Catalog(TopicLookup):
     @contextmanager
     def _allowed(self, more: int) -> Iterator[None]:
         """Count ``more`` partitions, which were just checked, against the limit while they are made."""
-        self._making += more
+        self.making += more
         try:
             yield
         finally:
-            self._making -= more
+            self.making -= more
 
     async def _create(
         self,
@@ -324,16 +324,16 @@ class Catalog(TopicLookup):
                 topic.partitions.extend(infos)
                 if then is not None:
                     self._barrier.call("topic made", then)
-                self._index.add(topic)
+                self.index.add(topic)
                 self._changed(Change(ChangeKind.CREATED, topic))
 
             await self._streams.make(wanted, commit, apply)
         except BaseException:
-            if self._index.all.get(topic.name) is not topic:
-                self._index.give_names_back(topic)
+            if self.index.all.get(topic.name) is not topic:
+                self.index.give_names_back(topic)
             raise
         finally:
-            self._making -= partitions
+            self.making -= partitions
         return topic
 
     async def delete_topic(self, name: str, migration: str | None = None, *, own: bool = False) -> None:
@@ -346,14 +346,14 @@ class Catalog(TopicLookup):
         """
         if self.kind_of(name) is TopicKind.INTERNAL and not own:
             raise TopicInternal(f"{name} is internal to a protocol, and only that deletes it")
-        self._check_owner(self._require(self._index.all, name), migration)
+        self._check_owner(self._require(self.index.all, name), migration)
         await self._decided(lambda: self._delete(name, migration))
 
     async def _delete(self, name: str, migration: str | None) -> None:
         async with self._changing(name) as topic:
             self._check_owner(topic, migration)  # again, because it may have been handed over meanwhile
             # Hide it first: decisions from now on, such as commits of positions, must not see it any more.
-            self._index.remove(topic)
+            self.index.remove(topic)
             self._leaving[name] = topic
             mark = self._mark(name)
 
@@ -369,14 +369,14 @@ class Catalog(TopicLookup):
                 await self._db.run(commit, flush=True, frees=True, then=lambda _: self._forget(topic))
             except BaseException:
                 if self._leaving.pop(name, None) is topic:
-                    self._index.add(topic)
+                    self.index.add(topic)
                 raise
             self._streams.doomed(partition.stream_id for partition in topic.partitions)
 
     def _forget(self, topic: Topic) -> None:
         """Forget a hidden topic whose deletion, by any node, is durable."""
         self._leaving.pop(topic.name, None)
-        self._index.give_names_back(topic)
+        self.index.give_names_back(topic)
         for partition in topic.partitions:
             self._seals.forget(partition)
         self._changed(Change(ChangeKind.DELETED, topic))
@@ -419,7 +419,7 @@ class Catalog(TopicLookup):
             def apply(infos: list[PartitionInfo]) -> None:
                 topic.partitions.extend(infos)
                 topic.epoch = epoch
-                self._index.partitions += len(infos)
+                self.index.partitions += len(infos)
                 self._changed(Change(ChangeKind.PARTITIONS, topic))
 
             with self._allowed(len(new)):
@@ -529,7 +529,7 @@ class Catalog(TopicLookup):
                 [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
             )
             topic.epoch = latest
-            self._index.partitions += len(infos)
+            self.index.partitions += len(infos)
             self._changed(Change(ChangeKind.PARTITIONS, topic))
             for number in (*seal, *(one.index for one in infos if not one.is_active)):
                 self._seals.want(topic, topic.partitions[number])
@@ -559,7 +559,7 @@ class Catalog(TopicLookup):
                 for number in spent:
                     topic.partitions[number] = replace(topic.partitions[number], spent=True)
                 topic.spent += len(spent)
-                self._index.spent += len(spent)
+                self.index.spent += len(spent)
 
             await self._db.run(commit, then=given_back)
 
@@ -685,7 +685,7 @@ class Catalog(TopicLookup):
             return topic
 
     def _configured(self, topic: Topic, config: dict[str, str]) -> None:
-        if self._index.all.get(topic.name) is not topic:
+        if self.index.all.get(topic.name) is not topic:
             topic.config = config  # the topic is being deleted
             return
         topic.config = config
@@ -727,15 +727,15 @@ class Catalog(TopicLookup):
     def _follow(self, found: list[Topic], names: Collection[str] | None) -> None:
         """Bring memory in line with the database: ``found`` are the existing topics among ``names``, or all topics."""
         there = {topic.name: topic for topic in found}
-        for name in names or there.keys() | self._index.all.keys() | self._leaving.keys():
-            topic, known = there.get(name), self._index.all.get(name) or self._leaving.get(name)
+        for name in names or there.keys() | self.index.all.keys() | self._leaving.keys():
+            topic, known = there.get(name), self.index.all.get(name) or self._leaving.get(name)
             if known is not None and (topic is None or topic.topic_id != known.topic_id):
-                if self._index.all.get(name) is known:
-                    self._index.remove(known)
+                if self.index.all.get(name) is known:
+                    self.index.remove(known)
                 self._forget(known)
                 known = None
             if topic is not None and known is None:
-                self._index.add(topic)
+                self.index.add(topic)
                 self._name(topic)
                 self._changed(Change(ChangeKind.CREATED, topic))
             elif topic is not None and known is not None:
@@ -743,7 +743,7 @@ class Catalog(TopicLookup):
 
     def _renew(self, known: Topic, now: Topic) -> None:
         """Apply another node's change of a topic."""
-        counted = self._index.all.get(known.name) is known
+        counted = self.index.all.get(known.name) is known
         ended = [
             one
             for one, before in zip(now.partitions, known.partitions, strict=False)
@@ -753,8 +753,8 @@ class Catalog(TopicLookup):
         is_new_epoch, known.epoch, known.spent = now.epoch != known.epoch, now.epoch, now.spent
         known.partitions[:] = now.partitions
         if counted:
-            self._index.partitions += more
-            self._index.spent += spent
+            self.index.partitions += more
+            self.index.spent += spent
         if is_new_epoch:
             self._changed(Change(ChangeKind.PARTITIONS, known))
             for partition in known.partitions:
@@ -778,15 +778,15 @@ class Catalog(TopicLookup):
     @asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Topic]:
         """Serialise the changes of one topic; those of different topics run concurrently. Yields the topic."""
-        topic = self._require(self._index.all, name)
+        topic = self._require(self.index.all, name)
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
-            if self._index.all.get(name) is not topic:
+            if self.index.all.get(name) is not topic:
                 raise TopicNotFound(f"topic {name!r} was deleted")
             try:
                 yield topic
             finally:
-                if name not in self._index.all:
+                if name not in self.index.all:
                     # A waiter for this lock finds the topic deleted; a new topic with the same name gets a new lock.
                     self._locks.pop(name, None)
 

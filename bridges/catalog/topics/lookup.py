@@ -37,11 +37,11 @@ class TopicIndex:
         self.by_name: dict[tuple[str, str], Topic] = {}
         self.partitions = 0
         self.spent = 0
-        self._taken: dict[str, Topic] = {}  # by collision key, also while a topic is being created or deleted
+        self.taken: dict[str, Topic] = {}  # by collision key, also while a topic is being created or deleted
 
     def check_free(self, name: str) -> None:
         """Raise TopicExists or NameCollision if no topic can be named ``name``."""
-        taken = self._taken.get(collision_key(name))
+        taken = self.taken.get(collision_key(name))
         if taken is None:
             return
         if taken.name == name:
@@ -58,15 +58,15 @@ class TopicIndex:
 
     def take_names(self, topic: Topic) -> None:
         """Reserve the names of a topic that is being created."""
-        self._taken[collision_key(topic.name)] = topic
+        self.taken[collision_key(topic.name)] = topic
         for protocol, other in topic.names.items():
             self.by_name[protocol, other] = topic
 
     def give_names_back(self, topic: Topic) -> None:
         """Release the names of a topic that was deleted, or not created. A name that another topic has by now stays
         with it."""
-        if self._taken.get(collision_key(topic.name)) is topic:
-            del self._taken[collision_key(topic.name)]
+        if self.taken.get(collision_key(topic.name)) is topic:
+            del self.taken[collision_key(topic.name)]
         for key in topic.names.items():
             if self.by_name.get(key) is topic:
                 del self.by_name[key]
@@ -103,13 +103,13 @@ class TopicLookup:
 
     def __init__(self, static: Mapping[str, str]) -> None:
         self._static = static
-        self._index = TopicIndex()
+        self.index = TopicIndex()
         self._node_config: dict[str, str] = {}
 
     @property
     def topics(self) -> Mapping[str, Topic]:
         """Return the listed topics by canonical name (a live view)."""
-        return MappingProxyType(self._index.listed)
+        return MappingProxyType(self.index.listed)
 
     @property
     def hidden(self) -> Mapping[str, Topic]:
@@ -119,20 +119,20 @@ class TopicLookup:
         partitions that clients request, and not retention. :meth:`bridges.log.logs.Logs.hidden` returns its logs.
         Hidden topics are created and deleted like others, and never change otherwise.
         """
-        return MappingProxyType(self._index.hidden)
+        return MappingProxyType(self.index.hidden)
 
     @property
     def by_id(self) -> Mapping[bytes, Topic]:
         """Return the listed topics by the 16 bytes of their ids (a live view)."""
-        return MappingProxyType(self._index.by_id)
+        return MappingProxyType(self.index.by_id)
 
     @property
     def partition_count(self) -> int:
-        return self._index.partitions
+        return self.index.partitions
 
     def topic(self, name: str) -> Topic:
         """Return the listed topic named ``name``. Raises TopicNotFound."""
-        return self._require(self._index.listed, name)
+        return self._require(self.index.listed, name)
 
     @staticmethod
     def _require(topics: Mapping[str, Topic], name: str) -> Topic:
@@ -142,7 +142,7 @@ class TopicLookup:
         return found
 
     def by_name(self, protocol: str, name: str) -> Topic | None:
-        return self._index.by_name.get((protocol, name))
+        return self.index.by_name.get((protocol, name))
 
     def stream_of(self, topic: str, partition: int) -> int | None:
         """Return the SBP stream of a partition, or None if there is no such partition."""
@@ -151,12 +151,12 @@ class TopicLookup:
 
     def hidden_stream_of(self, topic: str, partition: int) -> int | None:
         """Return the SBP stream of a hidden topic's partition, or None if there is no such partition."""
-        found = partition_of(self._index.hidden.get(topic), partition)
+        found = partition_of(self.index.hidden.get(topic), partition)
         return None if found is None else found.stream_id
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """Return a partition of a listed topic, or None if there is no such partition."""
-        return partition_of(self._index.listed.get(topic), partition)
+        return partition_of(self.index.listed.get(topic), partition)
 
     def sealed_as(self, topic: str, partition: int) -> tuple[tuple[int, ...], int | None] | None:
         """Return (children, final end if it is known) of a sealed partition; None for an active one."""
@@ -166,9 +166,7 @@ class TopicLookup:
     def effective(self, topic: str, key: str) -> Any:
         """Return a topic's effective configuration value, typed (see
         :func:`bridges.catalog.topics.config.effective`)."""
-        return topic_config.effective(
-            key, self._require(self._index.all, topic).config, self._node_config, self._static
-        )
+        return topic_config.effective(key, self._require(self.index.all, topic).config, self._node_config, self._static)
 
     def defaults(self) -> dict[str, ConfigValue]:
         """Return the configuration of a topic without overrides, by key."""
@@ -178,28 +176,28 @@ class TopicLookup:
     def configured(self, topic: str, key: str, otherwise: Any) -> Any:
         """Return the value of :meth:`effective` if an operator has configured it, for the topic or the node; else
         ``otherwise``."""
-        config = self._require(self._index.all, topic).config
+        config = self._require(self.index.all, topic).config
         found = topic_config.resolve(key, config, self._node_config, self._static)
         return otherwise if found.source is ConfigSource.DEFAULT else self.effective(topic, key)
 
     def kind_of(self, topic: str) -> TopicKind:
         """Return the kind of a topic, hidden ones included. Raises TopicNotFound."""
-        return self._require(self._index.all, topic).kind
+        return self._require(self.index.all, topic).kind
 
     def id_of(self, topic: str) -> bytes | None:
         """Return the id of a topic, hidden ones included; None if there is no topic with that name."""
-        found = self._index.all.get(topic)
+        found = self.index.all.get(topic)
         return None if found is None else found.topic_id.bytes
 
     def place_of(self, topic: str, partition: int) -> tuple[bytes, int] | None:
         """Return the topic id and partition number that decide who owns a partition, hidden topics included; None if
         there is no such topic."""
-        found = self._index.all.get(topic)
+        found = self.index.all.get(topic)
         return None if found is None else found.place(partition)
 
     def import_epoch(self, topic: str, partition: int) -> int:
         """Return the run of a migration that may write to a partition (see :attr:`Topic.import_epoch`)."""
-        found = self._index.listed.get(topic)
+        found = self.index.listed.get(topic)
         return NOT_IMPORTING if found is None else found.import_epoch
 
     @property

@@ -49,7 +49,7 @@ _MOST = 4 * 1024**2
 """Largest message, in bytes."""
 _MOST_BEFORE = 256
 """Largest message, in bytes, from a peer that has not proved anything yet."""
-_HELLO_S = 5.0
+HELLO_S = 5.0
 _STRANGERS = 64
 """Most connections that have not proved anything yet."""
 _ASKED_AT_ONCE = 256
@@ -140,7 +140,7 @@ class Peers:
         # By the member at the other end, and the kind: _REQUESTS, or that of the lane's stream.
         self._lanes: dict[tuple[int, str], Lane[Any]] = {}
         # Streams that this node has opened, by the member at the other end, and streams that others have opened.
-        self._opened: dict[int, set[PeerStream]] = {}
+        self.opened: dict[int, set[PeerStream]] = {}
         self._streams: set[PeerStream] = set()
         self._ended = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -173,7 +173,7 @@ class Peers:
             self._server.close()
         for lane in self._lanes.values():
             lane.end("this node is stopping")
-        for streams in list(self._opened.values()):
+        for streams in list(self.opened.values()):
             for stream in list(streams):
                 stream.lose("is not asked any more")
         tasks = [lane.task for lane in self._lanes.values()]
@@ -183,8 +183,8 @@ class Peers:
         """Fail the requests and streams to nodes that are not among ``members`` any more."""
         for key in [key for key in self._lanes if key[0] not in members]:
             self._lanes.pop(key).end("it is a member no more")
-        for start in self._opened.keys() - set(members):
-            for stream in list(self._opened[start]):
+        for start in self.opened.keys() - set(members):
+            for stream in list(self.opened[start]):
                 stream.lose("is a member no more")
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Peers:
         if opening is not None:
             _write(writer, _Request(_STREAM, kind, Raw(msgspec.msgpack.encode(opening))))
         stream = PeerStream(reader, writer, self._budget, f"node {member.node_id}")
-        self._opened.setdefault(member.start, set()).add(stream)
+        self.opened.setdefault(member.start, set()).add(stream)
         return stream
 
     def lane(self, member: Member, kind: str, decode: Callable[[bytes], N]) -> Lane[N]:
@@ -237,11 +237,11 @@ class Peers:
         return lane
 
     def close_stream(self, member: Member, stream: PeerStream) -> None:
-        streams = self._opened.get(member.start)
+        streams = self.opened.get(member.start)
         if streams is not None:
             streams.discard(stream)
             if not streams:
-                del self._opened[member.start]
+                del self.opened[member.start]
         stream.close()
 
     async def is_past(self, member: Member) -> bool:
@@ -317,7 +317,7 @@ class Peers:
     async def _is_one_of_us(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         self._strangers += 1
         try:
-            async with asyncio.timeout(_HELLO_S):
+            async with asyncio.timeout(HELLO_S):
                 mine = _Hello(self.start, secrets.token_bytes(32))
                 _write(writer, mine)
                 theirs = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Proof)
@@ -360,7 +360,7 @@ class Peers:
         if listener is None:
             raise PeerUnreachable(f"node {member.node_id} tells no address for other nodes")
         address = Address.parse(listener)
-        async with asyncio.timeout(_HELLO_S):
+        async with asyncio.timeout(HELLO_S):
             name = address.host if self._tls is not None else None
             reader, writer = await asyncio.open_connection(
                 address.host, address.port, ssl=self._tls, server_hostname=name

@@ -20,7 +20,7 @@ def command() -> None:
     """Show the nodes of a cluster, move slots between nodes, drain nodes."""
 
 
-def _print(found: dict[str, Any]) -> None:
+def print_cluster(found: dict[str, Any]) -> None:
     print_table(
         ["NODE", "STATE", "SLOTS", "PINNED", "SILENT", "VERSION", "RACK", "ADDRESSES"],
         (
@@ -85,7 +85,7 @@ def _await(
         time.sleep(_LOOK_S)
         found = client.call("GET", "/api/cluster")
     client.end_with_json(found)
-    _print(found)
+    print_cluster(found)
 
 
 wait_option = click.option(
@@ -133,7 +133,7 @@ def _which(
 @asks_node
 def status(client: NodeClient) -> None:
     """Show all nodes of the cluster, as this node sees them."""
-    _print(client.show("GET", "/api/cluster"))
+    print_cluster(client.show("GET", "/api/cluster"))
 
 
 @command.command("move")
@@ -170,7 +170,7 @@ def unpin(node_id: int | None, everything: bool, client: NodeClient, **which: An
         told["node_id"] = node_id
     if everything:
         told["all"] = True
-    _print(client.show("POST", "/api/cluster/unpin", told))
+    print_cluster(client.show("POST", "/api/cluster/unpin", told))
 
 
 @command.command("drain")
@@ -195,4 +195,4 @@ def drain(node_id: int, wait: float, client: NodeClient) -> None:
 @asks_node
 def undrain(node_id: int, client: NodeClient) -> None:
     """Let a drained node own its share of slots again, now or when it starts."""
-    _print(client.show("POST", f"/api/cluster/nodes/{node_id}/undrain"))
+    print_cluster(client.show("POST", f"/api/cluster/nodes/{node_id}/undrain"))

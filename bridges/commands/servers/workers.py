@@ -51,7 +51,7 @@ partitions before its store is free. Its own watchdog acts earlier, unless the w
 _PR_SET_PDEATHSIG = 1
 
 
-class _Child:
+class Child:
     """A worker as its parent knows it. With ``pid`` 0, it is to be started ``at`` that monotonic time."""
 
     __slots__ = ("addresses", "at", "failures", "heard", "number", "pid", "pipe", "serves", "started")
@@ -96,7 +96,7 @@ class Workers:
         self._settings = settings
         self._ready = ready
         self._log = structlog.get_logger("anabranch.workers")
-        self._children = [_Child(number) for number in range(settings.node.workers)]
+        self._children = [Child(number) for number in range(settings.node.workers)]
         self._served = False
         self._stopping = False
         self._kill_at = float("inf")
@@ -153,7 +153,7 @@ class Workers:
             if not (child.pid or self._stopping) and child.at <= now:
                 self._start(child, directory)
 
-    def _start(self, child: _Child, directory: DataDirectory) -> None:
+    def _start(self, child: Child, directory: DataDirectory) -> None:
         from anabranch_kit.sql.notices import Notices
         from bridges.node.settings.sections import SettingsError
         from bridges.node.workers.settings import settings_of
@@ -214,7 +214,7 @@ class Workers:
             self._code = self._code or EXIT_NODE_FAILED
             self._tell(signal.SIGKILL)
 
-    def _hear(self, child: _Child) -> None:
+    def _hear(self, child: Child) -> None:
         told = os.read(child.pipe, 1 << 16)
         child.heard = time.monotonic()
         if not told:

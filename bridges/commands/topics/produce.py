@@ -17,7 +17,7 @@ from bridges.commands.client import NodeClient, asks_node, topic_argument, topic
 from bridges.commands.common import key_values
 
 _BLOCK = 256 * 1024
-_QUIET_S = 15.0
+QUIET_S = 15.0
 """Seconds between signs of life: the node gives up a body without data for ``limits.http_request_ms``."""
 
 
@@ -64,22 +64,22 @@ def command(
         raise click.UsageError("either --key or --key-separator is given")
     path = topic_path(topic, "records", **schemas)
     if str(file) == "-":
-        answer = client.upload(path, _bodies(_blocks(sys.stdin.buffer), as_records, key_separator, common))
+        answer = client.upload(path, bodies_of(blocks_of(sys.stdin.buffer), as_records, key_separator, common))
     else:
         with file.open("rb") as source:
-            blocks = _blocks(source)
+            blocks = blocks_of(source)
             if sys.stderr.isatty() and not client.as_json:
                 blocks = _with_progress(blocks, file.stat().st_size)
-            answer = client.upload(path, _bodies(blocks, as_records, key_separator, common))
+            answer = client.upload(path, bodies_of(blocks, as_records, key_separator, common))
     client.end_with_json(answer)
     click.echo(f"{answer['records']} records stored", err=True)
 
 
-def _blocks(source: BinaryIO | BufferedReader) -> Iterator[bytes]:
+def blocks_of(source: BinaryIO | BufferedReader) -> Iterator[bytes]:
     """Yield the input as soon as it arrives, since a user may be typing; an empty block after each quiet interval."""
     assert isinstance(source, BufferedReader)
     while True:
-        while not select([source], [], [], _QUIET_S)[0]:
+        while not select([source], [], [], QUIET_S)[0]:
             yield b""
         block = source.read1(_BLOCK)
         if not block:
@@ -87,7 +87,7 @@ def _blocks(source: BinaryIO | BufferedReader) -> Iterator[bytes]:
         yield block
 
 
-def _bodies(
+def bodies_of(
     blocks: Iterator[bytes], as_records: bool, key_separator: str | None, common: dict[str, object]
 ) -> Iterator[bytes]:
     """Yield, per block, the JSON of the lines that end in it; an empty line for an empty block."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CLIENTS, _END = "clients", "end of a client"
 _ASKED_S = 3.0
-_ANSWER_BYTES = 1024**2
+ANSWER_BYTES = 1024**2
 """Most bytes of clients that a node sends another node, which decodes them at once; it counts the others."""
 _FLOWS = 20
 """Most topics of a connection in an answer, those last used first."""
@@ -160,7 +160,7 @@ class ClientsEverywhere:
     # --- at each node -------------------------------------------------------------------------------------------------
 
     async def _answer(self, choice: Choice) -> Found:
-        return await self._find_here(choice, _ANSWER_BYTES)
+        return await self._find_here(choice, ANSWER_BYTES)
 
     async def _find_here(self, choice: Choice, most: float = inf) -> Found:
         found = Found([], self._clients.forgotten)

@@ -218,17 +218,17 @@ class Ends:
     dropped.
     """
 
-    __slots__ = ("_ends", "_seen", "_times")
+    __slots__ = ("_ends", "_seen", "times")
     MOST = 120
 
     def __init__(self) -> None:
-        self._times = array("d")
+        self.times = array("d")
         self._ends = array("q")
         self._seen = 0.0
 
     def tell(self, now: float, end: int) -> None:
         """Record that the partition's end is now ``end``, the offset behind the last record."""
-        times, ends = self._times, self._ends
+        times, ends = self.times, self._ends
         if ends and end < ends[-1]:
             del times[:], ends[:]  # another log with the same name
         if not ends or end > ends[-1]:
@@ -238,9 +238,9 @@ class Ends:
         self._seen = now
 
     def _put(self, now: float, end: int) -> None:
-        if len(self._times) >= self.MOST:
-            del self._times[1::2], self._ends[1::2]
-        self._times.append(now)
+        if len(self.times) >= self.MOST:
+            del self.times[1::2], self._ends[1::2]
+        self.times.append(now)
         self._ends.append(end)
 
     def age(self, offset: int, now: float) -> tuple[float, bool] | None:
@@ -249,7 +249,7 @@ class Ends:
 
         False: the record is older than all samples, so it is at least as old. None: the record does not exist yet.
         """
-        times, ends = self._times, self._ends
+        times, ends = self.times, self._ends
         if not ends or offset >= ends[-1]:
             return None
         if offset < ends[0]:

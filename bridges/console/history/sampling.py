@@ -40,7 +40,7 @@ RECORDS, SECONDS = "records", "seconds"
 """Units of a lag; keys are (space, group, unit), for a partition followed by its place."""
 
 _NODE_SERIES = 200
-_POSITIONS = 10_000
+POSITIONS = 10_000
 """Most positions that a round reads."""
 _ENDS = 2_000
 """Most partitions whose past ends are kept."""
@@ -50,7 +50,7 @@ _WINDOW = 15
 """Steps over which a trend is computed."""
 
 
-_ASKED_S = 3.0
+ASKED_S = 3.0
 """Seconds to wait for partitions that are not open yet, and for other nodes' answers."""
 
 
@@ -64,7 +64,7 @@ async def refresh_for_a_while(logs: Iterable[ReadableLog]) -> None:
     asking = [asyncio.create_task(attempt(log)) async for log in in_turns(logs) if not log.is_current]
     if asking:
         try:
-            await asyncio.wait(asking, timeout=_ASKED_S)
+            await asyncio.wait(asking, timeout=ASKED_S)
         finally:
             for task in asking:
                 task.cancel()
@@ -175,9 +175,9 @@ class Recorder:
 
     async def _groups(self, now: float) -> None:
         progress, turns = self._progress, Turns()
-        left = _POSITIONS
+        left = POSITIONS
         asked: set[Place] = set()
-        ask_until = now + _ASKED_S
+        ask_until = now + ASKED_S
         begun = False
         while left > 0:
             name = next(self._waiting, None)

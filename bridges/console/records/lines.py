@@ -26,7 +26,7 @@ _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence", "key_decode
 """Keys that reading adds and writing ignores, so that lines read can be written again."""
 
 
-_FURTHEST_MS = 1 << 53
+FURTHEST_MS = 1 << 53
 """The earliest time, in milliseconds before 1970."""
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 _NOTHING: Mapping[str, Decoded] = {}
@@ -43,7 +43,7 @@ def parse_line(line: bytes) -> tuple[Record, int | None]:
     if unknown := sorted(document.keys() - _KEYS - _OUTPUT_ONLY):
         raise BadLine(f"unknown field {unknown[0]!r}")
     partition = _whole(document, "partition", None)
-    timestamp = _whole(document, "timestamp", -1, -_FURTHEST_MS)
+    timestamp = _whole(document, "timestamp", -1, -FURTHEST_MS)
     assert timestamp is not None
     headers = _headers(document.get("headers"))
     return Record(_bytes(document, "key"), _bytes(document, "value"), headers, timestamp), partition
@@ -63,13 +63,13 @@ def to_line(record: Record, partition: int, decoded: Mapping[str, Decoded] = _NO
     return _json(document) + b"\n"
 
 
-_PIECE = 64 * 1024
+PIECE = 64 * 1024
 """Bytes of a long record that are rendered at a time."""
 
 
 def line_parts(record: Record, partition: int, decoded: Mapping[str, Decoded] = _NOTHING) -> Iterator[bytes]:
     """Yield :func:`to_line` in pieces. Each piece takes a short time however long the record is; some are empty."""
-    if record.size <= _PIECE:
+    if record.size <= PIECE:
         yield to_line(record, partition, decoded)
         return
     document: dict[str, Any] = {"partition": partition, "offset": record.offset}
@@ -111,7 +111,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _pieces(data: bytes, size: int = _PIECE) -> Iterator[tuple[memoryview, bool]]:
+def _pieces(data: bytes, size: int = PIECE) -> Iterator[tuple[memoryview, bool]]:
     """Yield pieces of ``data``, at least one, each with whether it is the last."""
     view = memoryview(data)
     for start in range(0, max(len(view), 1), size):
@@ -139,7 +139,7 @@ def _text_parts(data: bytes) -> Iterator[bytes]:
 
 def _base64_parts(data: bytes) -> Iterator[bytes]:
     yield b'"'
-    for piece, _ in _pieces(data, _PIECE // 3 * 3):
+    for piece, _ in _pieces(data, PIECE // 3 * 3):
         yield base64.b64encode(piece)
     yield b'"'
 

@@ -32,7 +32,7 @@ _SENDING = 64 * 1024
 """Memory of an answer being sent, in the process and in its socket."""
 _READERS_AT_ONCE = 8
 """Readers whose batches are rendered at a time; each may hold one decompressed record."""
-_STALLED_S = 60.0
+STALLED_S = 60.0
 """Seconds that a reader may keep the others waiting without reading."""
 _WIDEST = 4096
 """Most offsets of a window with records."""
@@ -277,7 +277,7 @@ class Reader:
                     if piece:
                         # A client that does not read must not keep its turn from the others.
                         try:
-                            async with asyncio.timeout(_STALLED_S):
+                            async with asyncio.timeout(STALLED_S):
                                 await response.write(piece)
                         except TimeoutError:
                             raise ConnectionAbortedError("the client takes nothing of its records") from None

@@ -30,7 +30,7 @@ PIECE = 64 * 1024
 
 _GZIP_INPUT = 16 * 1024
 _JAVA_SNAPPY_MAGIC = b"\x82SNAPPY\x00"
-_JAVA_SNAPPY_HEADER = _JAVA_SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
+JAVA_SNAPPY_HEADER = _JAVA_SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _JAVA_SNAPPY_BLOCK = 32 * 1024
 _SNAPPY_RATIO = 22
 """A copy of three bytes gives 64, so no snappy block grows by more."""
@@ -196,7 +196,7 @@ def _snappy(data: memoryview, limit: int) -> Iterator[Buffer | None]:
     if bytes(data[:8]) != _JAVA_SNAPPY_MAGIC:
         yield from _snappy_block(data, limit)
         return
-    position = len(_JAVA_SNAPPY_HEADER)
+    position = len(JAVA_SNAPPY_HEADER)
     while position < len(data):
         if len(data) - position < 4:
             raise BatchInvalid("a snappy stream ends within a block length")
@@ -245,7 +245,7 @@ def compress(codec: int, data: Buffer) -> bytes:
         return bytes(cramjam.zstd.compress(data))
     if codec == Compression.SNAPPY:
         view = memoryview(data)
-        parts = [_JAVA_SNAPPY_HEADER]
+        parts = [JAVA_SNAPPY_HEADER]
         for position in range(0, len(view), _JAVA_SNAPPY_BLOCK):
             block = bytes(cramjam.snappy.compress_raw(view[position : position + _JAVA_SNAPPY_BLOCK]))
             parts += (struct.pack(">i", len(block)), block)

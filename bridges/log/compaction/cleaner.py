@@ -103,11 +103,11 @@ class Cleaner:
         options: CleanerOptions | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self._clock = clock or now_ms
+        self.clock = clock or now_ms
         self._logs = logs
         self._cleaned = cleaned
         self._policy = policy
-        self._options = options or CleanerOptions()
+        self.options = options or CleanerOptions()
         self._works = SlicedWorks()
         self._looks: Rounds[Place] = Rounds(logs.barrier, "compaction", patience=_LOOKS_PATIENCE_S)
         self._passes: Rounds[Place] = Rounds(logs.barrier, "compaction", at_once=1, patience=_LOOKS_PATIENCE_S)
@@ -211,8 +211,8 @@ class Cleaner:
             return None
         since = self._readers.get(place)
         if since is None or since[0] != reader:
-            since = self._readers[place] = reader, self._clock()
-        return reader if self._clock() - since[1] < self._logs.options.positions_idle_ms else None
+            since = self._readers[place] = reader, self.clock()
+        return reader if self.clock() - since[1] < self._logs.options.positions_idle_ms else None
 
     async def _first_after(self, log: PartitionLog, start: int, end: int, ms: int) -> int:
         """Return the first offset from ``start`` on whose batch was appended after ``ms``, by the node's clock; ``end``
@@ -252,9 +252,9 @@ class Cleaner:
                 view.took_ms = int((time.monotonic() - began) * 1000)
 
     async def _run(self, log: PartitionLog, policy: CompactionPolicy, due: _Due, view: CleanerView) -> None:
-        now_ms = self._clock()
+        now_ms = self.clock()
         cleaned = self._cleaned.find(log.stream_id) or Cleaned()
-        options = self._options
+        options = self.options
         work = CompactionPass(
             log,
             self._logs.client,
@@ -308,7 +308,7 @@ class Cleaner:
             settled = False
         if not settled:
             settled = await self._logs.snapshotter.take_fresh(log) is None
-        passed_ms = self._clock()
+        passed_ms = self.clock()
         await self._cleaned.save(log.stream_id, Cleaned(done.end, done.horizon_ms, passed_ms, settled))
 
 

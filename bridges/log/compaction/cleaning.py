@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bridges.log.streams import Streams
     from sbp_back.wire.model import Entry
 
-_READ_BYTES = 512 * 1024
+READ_BYTES = 512 * 1024
 """Bytes read, and replaced, at once."""
 _LONGEST_GAP = 1 << 30
 """Offsets that one batch without records may span: its last offset delta is a signed 32-bit number."""
@@ -182,7 +182,7 @@ class CompactionPass:
             self._check()
             limit = next_after(log.skipped, offset, end)
             try:
-                entries = await self._client.fetch_entries(log.stream_id, offset, _READ_BYTES, limit=limit)
+                entries = await self._client.fetch_entries(log.stream_id, offset, READ_BYTES, limit=limit)
             except SbpError as error:
                 if log.log_start_offset > offset:
                     offset = past(log.skipped, log.log_start_offset)  # it was trimmed meanwhile

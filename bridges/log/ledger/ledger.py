@@ -141,7 +141,7 @@ class Ledger:
         """
         self.tables = {}
         found: dict[int, dict[bytes, bytes]] = {}
-        for number, (kind, key, row) in enumerate(_former_rows(data) if former else _rows(data), 1):
+        for number, (kind, key, row) in enumerate(_former_rows(data) if former else rows(data), 1):
             rule = self._options.rules.get(kind, KEPT)
             if not rule.valid(row):
                 raise DecodeError("ledger snapshot has another shape")
@@ -177,7 +177,7 @@ class LedgerCapture:
             table.close()
 
 
-def _rows(data: bytes | memoryview) -> Iterator[tuple[int, bytes, bytes]]:
+def rows(data: bytes | memoryview) -> Iterator[tuple[int, bytes, bytes]]:
     try:
         position, end = 0, len(data)
         while position < end:

@@ -23,7 +23,7 @@ LAST_MS = struct.Struct(">q")
 class LedgerTable:
     """The rows of the writers of one kind, at most ``limit``; the longest idle make room."""
 
-    __slots__ = ("_check", "_frozen", "_record", "_rows", "_rule", "limit")
+    __slots__ = ("_check", "_frozen", "_record", "_rule", "limit", "rows")
 
     def __init__(self, rule: Rule, limit: int, rows: dict[bytes, bytes] | None = None) -> None:
         self.limit = limit
@@ -32,18 +32,18 @@ class LedgerTable:
         self._record = rule.record
         # Insertion order is order of last use, so the longest idle writer is always the first. An empty row, which
         # exists only while a snapshot is read out, marks a new writer whose batch was taken back.
-        self._rows: dict[bytes, bytes] = {} if rows is None else rows
-        # While a snapshot is read out: the captured rows, unchanged; ``_rows`` has the later ones.
+        self.rows: dict[bytes, bytes] = {} if rows is None else rows
+        # While a snapshot is read out: the captured rows, unchanged; ``rows`` has the later ones.
         self._frozen: dict[bytes, bytes] | None = None
         self.shrink(limit)
 
     def __len__(self) -> int:
         """Return the number of known writers; while a snapshot is read out, some may count twice."""
-        return len(self._rows) + (len(self._frozen) if self._frozen is not None else 0)
+        return len(self.rows) + (len(self._frozen) if self._frozen is not None else 0)
 
     def row(self, key: bytes) -> bytes | None:
         """Return a writer's row, in the form of its rule; None for an unknown writer."""
-        row = self._rows.get(key)
+        row = self.rows.get(key)
         if row is None and self._frozen is not None:
             row = self._frozen.get(key)
         return row or None
@@ -58,22 +58,22 @@ class LedgerTable:
 
     def writers(self) -> list[bytes]:
         """Return all known writers, the longest idle first."""
-        written = [key for key, row in self._rows.items() if row]
+        written = [key for key, row in self.rows.items() if row]
         if self._frozen is None:
             return written
-        return [*(one for one in self._frozen if one not in self._rows), *written]
+        return [*(one for one in self._frozen if one not in self.rows), *written]
 
     def check(self, key: bytes, stamp: Stamp) -> Repeated | Skip | Unproven | None:
         """Return None if this batch may be appended next; see :class:`bridges.log.ledger.rules.Rule`, also for
         errors."""
-        row = self._rows.get(key)
+        row = self.rows.get(key)
         if row is None and self._frozen is not None:
             row = self._frozen.get(key)
         return self._check(row or None, stamp)
 
     def record(self, key: bytes, stamp: Stamp, base_offset: int, now_ms: int) -> bytes | None:
         """Remember a batch that was appended at ``base_offset``; return the replaced row, for :meth:`take_back`."""
-        rows = self._rows
+        rows = self.rows
         row = rows.pop(key, None)
         if row is None and self._frozen is not None:
             row = self._frozen.get(key)
@@ -87,21 +87,21 @@ class LedgerTable:
         """Undo :meth:`record`, which returned ``replaced``, for a batch that could not be stored; the latest record
         first."""
         if replaced is not None:
-            self._rows[key] = replaced
+            self.rows[key] = replaced
         elif self._frozen is None:
-            self._rows.pop(key, None)
+            self.rows.pop(key, None)
         else:
-            self._rows[key] = b""
+            self.rows[key] = b""
 
     def shrink(self, writers: int) -> int:
         """Forget the longest idle beyond ``writers``; return how many. Does nothing while a snapshot is read out, whose
         end shrinks the table."""
-        if self._frozen is not None or len(self._rows) <= writers:
+        if self._frozen is not None or len(self.rows) <= writers:
             return 0
         # Remove some more than necessary: finding the first key costs more, the more keys were removed before it.
-        surplus = len(self._rows) - writers + (writers >> 7)
-        for key in list(islice(self._rows, surplus)):
-            del self._rows[key]
+        surplus = len(self.rows) - writers + (writers >> 7)
+        for key in list(islice(self.rows, surplus)):
+            del self.rows[key]
         return surplus
 
     def expire(self, before_ms: int) -> int:
@@ -113,12 +113,12 @@ class LedgerTable:
         if self._frozen is not None:
             return 0
         idle: list[bytes] = []
-        for key, row in self._rows.items():
+        for key, row in self.rows.items():
             if len(idle) >= SLICE or LAST_MS.unpack_from(row)[0] >= before_ms:
                 break
             idle.append(key)
         for key in idle:
-            del self._rows[key]
+            del self.rows[key]
         return len(idle)
 
     def capture(self, durable: Mapping[bytes, bytes | None]) -> TableCapture:
@@ -132,33 +132,33 @@ class LedgerTable:
         return TableCapture(self, durable)
 
     def _freeze(self) -> dict[bytes, bytes]:
-        self._frozen, self._rows = self._rows, {}
+        self._frozen, self.rows = self.rows, {}
         return self._frozen
 
     def _thaw(self) -> None:
-        written, self._rows, self._frozen = self._rows, self._frozen or {}, None
+        written, self.rows, self._frozen = self.rows, self._frozen or {}, None
         for key, row in written.items():
-            self._rows.pop(key, None)  # moves it to its place in the order
+            self.rows.pop(key, None)  # moves it to its place in the order
             if row:
-                self._rows[key] = row
+                self.rows[key] = row
         self.shrink(self.limit)
 
 
 class TableCapture:
     """A table as it was at one instant."""
 
-    __slots__ = ("_durable", "_rows", "_table")
+    __slots__ = ("_durable", "_table", "rows")
 
     def __init__(self, table: LedgerTable, durable: Mapping[bytes, bytes | None]) -> None:
         self._table: LedgerTable | None = table
         self._durable = durable
-        self._rows = iter(table._freeze().items())
+        self.rows = iter(table._freeze().items())
 
     def pieces(self) -> Iterator[bytes]:
         """Yield everything, :data:`SLICE` writers at a time: keys and rows, each behind an :data:`ENTRY`."""
         durable = self._durable
         pack = ENTRY.pack
-        while rows := list(islice(self._rows, SLICE)):
+        while rows := list(islice(self.rows, SLICE)):
             told = [(key, durable.get(key, row)) for key, row in rows] if durable else rows
             yield b"".join([part for key, row in told if row for part in (pack(len(key), len(row)), key, row)])
 

@@ -88,7 +88,6 @@ class PartitionLog:
         "_barrier",
         "_logs",
         "_open_callbacks",
-        "_waiters",
         "append",
         "at_hand",
         "available",
@@ -113,6 +112,7 @@ class PartitionLog:
         "tail",
         "topic",
         "upkeep",
+        "waiters",
         "within",
     )
 
@@ -145,9 +145,9 @@ class PartitionLog:
         self._logs = logs
         self._barrier = logs.barrier
         self._open_callbacks: list[Callable[[LogError | None], None]] = []
-        self._waiters = Waiters(logs)
+        self.waiters = Waiters(logs)
         upkeep = Upkeep(self, logs)
-        self._use(upkeep, AppendPath(self, logs, upkeep, self._waiters), Reading(self, logs))
+        self._use(upkeep, AppendPath(self, logs, upkeep, self.waiters), Reading(self, logs))
 
     def _use(self, upkeep: Upkeep, appends: AppendPath, reading: Reading) -> None:
         self.upkeep = upkeep
@@ -523,11 +523,11 @@ class PartitionLog:
 
     def add_waiter(self, waiter: Waiter) -> None:
         """Call ``waiter`` whenever the log moves, until it is removed."""
-        self._waiters.waiting[waiter] = None
+        self.waiters.waiting[waiter] = None
 
     def remove_waiter(self, waiter: Waiter) -> None:
         """Stop calling ``waiter``; unknown ones are ignored."""
-        self._waiters.waiting.pop(waiter, None)
+        self.waiters.waiting.pop(waiter, None)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return once ``condition`` holds. It is checked now and whenever the log moves: the high watermark, the last
@@ -546,7 +546,7 @@ class PartitionLog:
 
     def moved(self) -> None:
         """Call the waiters soon, because readers see something new."""
-        self._waiters.moved(self)
+        self.waiters.moved(self)
 
     def epoch_of(self, offset: int) -> int:
         """Return the epoch in which the record at ``offset`` was, or the next one would be, written."""

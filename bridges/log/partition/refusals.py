@@ -17,9 +17,9 @@ from typing import NamedTuple
 from bridges.errors import OutOfOrderSequence, UnknownProducer
 from bridges.formats.producer import SEQUENCES, ProducerStamp, Stamp
 
-_MOST = 20_000
+MOST = 20_000
 """Most producers remembered, the latest refused: clients choose how many there are."""
-_KEPT_S = 600.0
+KEPT_S = 600.0
 """Seconds for which a refusal is remembered. Clients give a batch up after two to five minutes."""
 
 _Key = tuple[str, int, int]
@@ -54,7 +54,7 @@ class Refusals:
         if before is not None and before.epoch == epoch and _is_behind(sequence, before.sequence):
             sequence = before.sequence
         refused[key] = _Refused(epoch, sequence, time.monotonic())
-        if len(refused) > _MOST:
+        if len(refused) > MOST:
             del refused[next(iter(refused))]
 
     def require_first(self, topic: str, partition: int, stamp: ProducerStamp, *, written: bool) -> None:
@@ -63,7 +63,7 @@ class Refusals:
         key = topic, partition, stamp.producer_id
         sequence = stamp.base_sequence
         refused = self._refused.get(key)
-        if refused is not None and refused.epoch == stamp.epoch and time.monotonic() - refused.at_s < _KEPT_S:
+        if refused is not None and refused.epoch == stamp.epoch and time.monotonic() - refused.at_s < KEPT_S:
             if sequence == refused.sequence:
                 del self._refused[key]
                 return

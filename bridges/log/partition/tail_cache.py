@@ -15,7 +15,7 @@ from collections import deque
 from bridges.formats.records import Buffer, StoredBatch
 
 _COMPACT_AFTER = 256
-_OVERHEAD = 300
+OVERHEAD = 300
 """Bytes that a cached batch takes besides its payload."""
 
 
@@ -69,13 +69,13 @@ class Tail:
         self._batches.append(batch)
         ends = self._ends
         ends.append(ends[-1] + size if ends else size)
-        self._cache.admit(self, kept + _OVERHEAD)
+        self._cache.admit(self, kept + OVERHEAD)
 
     def drop_oldest(self) -> int:
         """Evict the oldest batch; return its size in bytes."""
         if self._cleared:
             return self._cleared.popleft()
-        size = _held_bytes(self._batches[self._head].payload) + _OVERHEAD
+        size = _held_bytes(self._batches[self._head].payload) + OVERHEAD
         self._batches[self._head] = _GONE
         self._head += 1
         if self._head >= _COMPACT_AFTER and self._head * 2 >= len(self._bases):
@@ -88,7 +88,7 @@ class Tail:
         cached)."""
         if not self._bases:
             return
-        self._cleared.extend(_held_bytes(batch.payload) + _OVERHEAD for batch in self._batches[self._head :])
+        self._cleared.extend(_held_bytes(batch.payload) + OVERHEAD for batch in self._batches[self._head :])
         self._ends.clear()
         self._bases.clear()
         self._batches.clear()

@@ -42,19 +42,19 @@ Found = tuple[int, int]
 
 _READ_BYTES = 256 * 1024
 _AT_ONCE = 8
-_ROWS_PER_CHECK = 64
-_PATIENCE_S = 5.0
+ROWS_PER_CHECK = 64
+PATIENCE_S = 5.0
 """Seconds for which one partition's doubtful claims may hold up retention of the other partitions."""
 
 
 class TimeSearch:
     """The searches in one node's partitions."""
 
-    __slots__ = ("_barrier", "_gate", "_settling", "inflated_bytes", "works")
+    __slots__ = ("_barrier", "_gate", "inflated_bytes", "settling", "works")
 
     def __init__(self, works: SlicedWorks, barrier: Barrier, inflated_bytes: int = DEFAULT_LIMIT) -> None:
         self._barrier = barrier
-        self._settling: dict[PartitionLog, asyncio.Task[None]] = {}
+        self.settling: dict[PartitionLog, asyncio.Task[None]] = {}
         self.works = works
         self.inflated_bytes = inflated_bytes
         self._gate = asyncio.Semaphore(_AT_ONCE)
@@ -84,13 +84,13 @@ class TimeSearch:
 
         Returns when that is done or takes long: then it continues in the background, and the next call waits for it.
         """
-        task = self._settling.get(log)
+        task = self.settling.get(log)
         if task is None:
             if self._doubtful(log, oldest, now_ms) is None:
                 return
-            task = self._settling[log] = asyncio.create_task(self._check_claims(log, oldest, now_ms))
+            task = self.settling[log] = asyncio.create_task(self._check_claims(log, oldest, now_ms))
             task.add_done_callback(partial(self._end_check, log))
-        await asyncio.wait({task}, timeout=_PATIENCE_S)
+        await asyncio.wait({task}, timeout=PATIENCE_S)
 
     def _doubtful(self, log: PartitionLog, oldest: int, now_ms: int) -> Row | None:
         index = log.state.index
@@ -98,7 +98,7 @@ class TimeSearch:
         return None if row is None or row.highest <= now_ms + CLOCK_SKEW_MS or index.is_confirmed(row) else row
 
     async def _check_claims(self, log: PartitionLog, oldest: int, now_ms: int) -> None:
-        for _ in range(_ROWS_PER_CHECK):
+        for _ in range(ROWS_PER_CHECK):
             row = self._doubtful(log, oldest, now_ms)
             if row is None:
                 return
@@ -106,7 +106,7 @@ class TimeSearch:
                 log.state.index.confirm(row)
 
     def _end_check(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
-        del self._settling[log]
+        del self.settling[log]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, LogError):
             # The next check tries again.
@@ -116,7 +116,7 @@ class TimeSearch:
 
     async def close(self) -> None:
         """Stop the checks for retention."""
-        tasks = list(self._settling.values())
+        tasks = list(self.settling.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -180,7 +180,7 @@ class TimeSearch:
     ) -> tuple[Found | None, int | None]:
         """Return (the first record not older than ``timestamp``, None) or (None, the highest timestamp of all records).
         The latter is None if the records cannot be read."""
-        work = partial(_walking, batch, log.log_start_offset, timestamp, self.inflated_bytes)
+        work = partial(walk, batch, log.log_start_offset, timestamp, self.inflated_bytes)
         await asyncio.sleep(0)  # its first slice takes a whole turn
         try:
             return await self.works.run(work, batch.end_offset - batch.base_offset)
@@ -203,9 +203,7 @@ def _age(batch: StoredBatch) -> int:
     return _claim(batch) if batch.flags & FORMAT_MASK == FormatId.KAFKA else -1
 
 
-def _walking(
-    batch: StoredBatch, start: int, timestamp: int | None, limit: int
-) -> Sliced[tuple[Found | None, int | None]]:
+def walk(batch: StoredBatch, start: int, timestamp: int | None, limit: int) -> Sliced[tuple[Found | None, int | None]]:
     highest = -1
     for count, record in enumerate(records_of(format_of(batch.flags), batch, limit, start), 1):
         if count == SLICE_RECORDS:

@@ -72,7 +72,7 @@ class ForwardedAppends:
         self._barrier = barrier
         self._here = here
         self._identify = identify
-        self._places: dict[tuple[str, int], _Place] = {}
+        self.places: dict[tuple[str, int], _Place] = {}
         self.forwarded = 0
         """Batches that were sent to other nodes."""
         peers.serve_stream(KIND, LaneOpening, self._serve)
@@ -81,13 +81,13 @@ class ForwardedAppends:
         """Return whether another node must append a batch for the partition, or the batch must wait behind a forwarded
         one."""
         owners = self._owners
-        return (topic, partition) in self._places or not owners.is_mine(owners.slot_of(topic, partition))
+        return (topic, partition) in self.places or not owners.is_mine(owners.slot_of(topic, partition))
 
     def append(self, topic: str, partition: int, batch: Batch, done: AppendDone) -> None:
         """Append a batch through its owner; see :meth:`bridges.log.remote.partitions.Partitions.append`."""
-        place = self._places.get((topic, partition))
+        place = self.places.get((topic, partition))
         if place is None:
-            place = self._places[topic, partition] = _Place(topic, partition)
+            place = self.places[topic, partition] = _Place(topic, partition)
         place.waiting.append(_Forwarded(batch, done))
         place.wake.set()
         if place.driver is None:
@@ -95,7 +95,7 @@ class ForwardedAppends:
 
     async def close(self) -> None:
         """Stop sending, and refuse the waiting appends because the node is stopping."""
-        drivers = [place.driver for place in self._places.values() if place.driver is not None]
+        drivers = [place.driver for place in self.places.values() if place.driver is not None]
         for driver in drivers:
             driver.cancel()
         if drivers:
@@ -118,7 +118,7 @@ class ForwardedAppends:
         except Exception as error:  # noqa: BLE001 - logged, counted and answered
             self._barrier.caught("forwarded appends", error)
         finally:
-            del self._places[place.topic, place.partition]
+            del self.places[place.topic, place.partition]
             place.driver = None
             self._refuse(place, LogUnavailable("the node is stopping"))
 

@@ -15,15 +15,15 @@ class Growth:
     It takes some hundred bytes, however long the window.
     """
 
-    __slots__ = ("_times", "_totals")
+    __slots__ = ("_totals", "times")
 
     def __init__(self) -> None:
-        self._times = array("q")
+        self.times = array("q")
         self._totals = array("q")
 
     def covers(self, now_ms: int, window_ms: int) -> bool:
         """Return whether the log was observed for a whole window."""
-        return bool(self._times) and self._times[0] <= now_ms - window_ms
+        return bool(self.times) and self.times[0] <= now_ms - window_ms
 
     def seen(self, now_ms: int, total: int, window_ms: int) -> int:
         """Note that the log has taken in ``total`` bytes by now; return how many of them within the window, as far as
@@ -31,7 +31,7 @@ class Growth:
 
         After a pause longer than the window, its bytes count as if they had come in evenly.
         """
-        times, totals = self._times, self._totals
+        times, totals = self.times, self._totals
         if times and (now_ms < times[-1] or total < totals[-1]):
             del times[:], totals[:]  # the clock was set, or the log was opened again
         # Of the samples before the window only the last is needed: it has the total at the window's beginning.

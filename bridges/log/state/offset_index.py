@@ -59,11 +59,11 @@ class OffsetIndex:
         "_confirmed",
         "_counted",
         "_gone",
-        "_offsets",
         "_total",
         "column",
         "interval",
         "max_rows",
+        "offsets",
         "row_ms",
     )
 
@@ -73,7 +73,7 @@ class OffsetIndex:
         self.row_ms = _DAY_MS
         # Append time of the last row's first batch; -1: unknown.
         self._began_ms = -1
-        self._offsets = array("q")
+        self.offsets = array("q")
         self._bytes = array("Q")
         self._claimed = array("q")
         self._counted = array("q")
@@ -95,17 +95,17 @@ class OffsetIndex:
         if self._began_ms < 0:
             self._began_ms = append_ms
         old = append_ms - self._began_ms >= self.row_ms
-        if not self._offsets or old or self._total - self._bytes[-1] >= self.interval:
+        if not self.offsets or old or self._total - self._bytes[-1] >= self.interval:
             self._began_ms = append_ms
-            if len(self._offsets) >= self.max_rows:
+            if len(self.offsets) >= self.max_rows:
                 self._thin()
             claimed = aged = -1
-            if self._offsets:
+            if self.offsets:
                 claimed = max(self._claimed_before[-1], self._claimed[-1])
                 aged = max(self._aged_before[-1], self._counted[-1], self._appended[-1])
             self._claimed_before.append(claimed)
             self._aged_before.append(aged)
-            self._offsets.append(base_offset)
+            self.offsets.append(base_offset)
             self._bytes.append(self._total)
             self._claimed.append(-1)
             self._counted.append(-1)
@@ -130,7 +130,7 @@ class OffsetIndex:
             if len(column) % 2:
                 merged.append(column[-1])
             setattr(self, name, merged)
-        self._offsets = self._offsets[0::2]
+        self.offsets = self.offsets[0::2]
         self._bytes = self._bytes[0::2]
         self.interval *= 2
         self._derive()
@@ -140,7 +140,7 @@ class OffsetIndex:
         self._aged_before = array("q", accumulate(map(max, self._counted, self._appended), max, initial=-1))
         del self._claimed_before[-1:], self._aged_before[-1:]
         if self._confirmed:
-            kept = set(self._offsets)
+            kept = set(self.offsets)
             self._confirmed = {start: seen for start, seen in self._confirmed.items() if start in kept}
 
     @property
@@ -155,11 +155,11 @@ class OffsetIndex:
 
     @property
     def rows(self) -> int:
-        return len(self._offsets)
+        return len(self.offsets)
 
     @property
     def starts(self) -> list[int]:
-        return list(self._offsets)
+        return list(self.offsets)
 
     def resize(self, sizes: Sequence[int]) -> None:
         """Set the bytes of the first rows, after compaction has removed some."""
@@ -193,23 +193,23 @@ class OffsetIndex:
         if not before or timestamp > max(before[-1], own[-1]):
             return None
         row = max(bisect_left(before, timestamp) - 1, 0)
-        return Row(self._offsets[row], claims[row])
+        return Row(self.offsets[row], claims[row])
 
     def older_than(self, timestamp: int) -> int | None:
         """Return the highest indexed offset before which every batch is older than ``timestamp``; None if there is
         none."""
         row = self.blocking(timestamp)
-        start = self._offsets[-1] if row is None and self._offsets else -1 if row is None else row.start
-        return start if self._offsets and start > self._offsets[0] else None
+        start = self.offsets[-1] if row is None and self.offsets else -1 if row is None else row.start
+        return start if self.offsets and start > self.offsets[0] else None
 
     def end_of(self, start: int) -> int | None:
         """Return the end of the row that begins at ``start``; None for the last row, or if there is none."""
-        row = bisect_right(self._offsets, start)
-        return self._offsets[row] if row < len(self._offsets) else None
+        row = bisect_right(self.offsets, start)
+        return self.offsets[row] if row < len(self.offsets) else None
 
     def time_at(self, offset: int) -> int | None:
         """Return the latest age (ms since 1970) of the batches in the row that contains ``offset``; None if unknown."""
-        row = bisect_right(self._offsets, offset) - 1
+        row = bisect_right(self.offsets, offset) - 1
         known = max(self._appended[row], self._counted[row]) if row >= 0 else -1
         return known if known >= 0 else None
 
@@ -219,8 +219,8 @@ class OffsetIndex:
 
         ``unreadable_ms``: the present time if some records could not be read.
         """
-        row = bisect_left(self._offsets, start)
-        if row == len(self._offsets) or self._offsets[row] != start:
+        row = bisect_left(self.offsets, start)
+        if row == len(self.offsets) or self.offsets[row] != start:
             return
         self._claimed[row], self._counted[row] = highest, counted
         self._appended[row] = max(self._appended[row], unreadable_ms)
@@ -247,12 +247,12 @@ class OffsetIndex:
         """Return the highest indexed offset from which on at least ``keep_bytes`` remain; None if nothing can go."""
         surplus = self._total - keep_bytes
         row = bisect_right(self._bytes, surplus) - 1 if surplus >= 0 else -1
-        return self._offsets[row] if row > 0 else None
+        return self.offsets[row] if row > 0 else None
 
     def bytes_since(self, timestamp: int) -> int:
         """Return the bytes that are not older than ``timestamp`` (ms), to within one interval."""
         row = self.blocking(timestamp)
-        return 0 if row is None else self._total - self._bytes[bisect_left(self._offsets, row.start)]
+        return 0 if row is None else self._total - self._bytes[bisect_left(self.offsets, row.start)]
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class OffsetIndex:
         """Drop rows that describe only offsets below ``offset``, with their timestamps."""
         if self.column is not None:
             self.column.drop_before(offset)
-        row = bisect_right(self._offsets, offset) - 1
+        row = bisect_right(self.offsets, offset) - 1
         if row > 0:
             for column in self._columns:
                 del column[:row]
@@ -274,12 +274,12 @@ class OffsetIndex:
 
     @property
     def _columns(self) -> tuple[array[int], ...]:
-        return self._offsets, self._bytes, self._claimed, self._counted, self._appended
+        return self.offsets, self._bytes, self._claimed, self._counted, self._appended
 
     def snapshot(self) -> bytes:
         """Return all rows as bytes, for :meth:`restore`."""
         version = _VERSION if self.column is None else _VERSION_WITH_COLUMN
-        head = _HEAD.pack(version, len(self._offsets), self.interval, self._total)
+        head = _HEAD.pack(version, len(self.offsets), self.interval, self._total)
         rows = b"".join(column.tobytes() for column in self._columns)
         return head + rows + (b"" if self.column is None else self.column.snapshot())
 
@@ -303,7 +303,7 @@ class OffsetIndex:
             raise DecodeError("offset index snapshot is too long")
         self.column = ByteColumn.restored(data[end:]) if with_column else None
         parts = [data[_HEAD.size + 8 * rows * column :][: 8 * rows] for column in range(columns)]
-        self._offsets, self._bytes = array("q", parts[0]), array("Q", parts[1])
+        self.offsets, self._bytes = array("q", parts[0]), array("Q", parts[1])
         self._claimed, self._appended = array("q", parts[2]), array("q", parts[-1])
         self._counted = array("q", parts[2] if former else parts[3])
         if former and former_ms >= 0 and rows:

@@ -83,7 +83,7 @@ class Window(NamedTuple):
 class AbortedBlocks(StreamRows):
     """The blocks of one node's partitions. Without a database there are none: memory keeps all ranges."""
 
-    __slots__ = ("_barrier", "_cached", "_db", "_gate", "_keeping", "_loading", "_locks", "_most", "_order", "_windows")
+    __slots__ = ("_barrier", "_cached", "_db", "_gate", "_keeping", "_loading", "_locks", "_order", "_windows", "most")
 
     table = "aborted_blocks"
     columns = ("last_offset", "number", "behind", "epoch", "least_first", "ranges")
@@ -93,7 +93,7 @@ class AbortedBlocks(StreamRows):
     ) -> None:
         self._db = db
         self._barrier = barrier or Barrier()
-        self._most = cache_bytes
+        self.most = cache_bytes
         self._cached = 0
         # By stream: the cached windows in order, and their starts. And all of them, the longest unused first.
         self._windows: dict[int, list[Window]] = {}
@@ -241,7 +241,7 @@ class AbortedBlocks(StreamRows):
         self._cached += window.size
         self._order[stream_id, window.start] = window.size
         self._order.move_to_end((stream_id, window.start))
-        while self._cached > self._most and len(self._order) > 1:
+        while self._cached > self.most and len(self._order) > 1:
             self._remove(*next(iter(self._order)))
 
     def _remove(self, stream_id: int, start: int) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from anabranch_kit.memory.budget import Account
     from kafka_front.context import Context
 
-_SLOT_BYTES = 512
+SLOT_BYTES = 512
 """Bytes of memory that a partition of a waiting request takes (measured)."""
 _UNCOUNTED_BYTES = 4 * 1024
 """Bytes not counted in the budget: a few partitions take no more than any connection does."""
@@ -210,7 +210,7 @@ class FetchOperation(Reading):
     def _holds(self) -> bool:
         """Count the memory of the request's partitions while it waits. Return False if they are many and the budget has
         no room: the request must then be answered at once, with or without data."""
-        size = len(self._slots) * _SLOT_BYTES
+        size = len(self._slots) * SLOT_BYTES
         more = size - self._counted
         if more <= _UNCOUNTED_BYTES:
             return True

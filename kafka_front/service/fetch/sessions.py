@@ -118,7 +118,7 @@ class FetchSessions:
     function in a later turn of the event loop.
     """
 
-    __slots__ = ("_later", "_partitions", "_sessions", "evict_after", "most", "slots")
+    __slots__ = ("_later", "_partitions", "evict_after", "most", "sessions", "slots")
 
     def __init__(
         self,
@@ -134,10 +134,10 @@ class FetchSessions:
         self.most = partitions
         self._partitions = 0
         # In order of last use.
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self.sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self.sessions)
 
     def resolve(
         self, request: FetchRequest, uses_ids: bool, now: float
@@ -181,7 +181,7 @@ class FetchSessions:
                 async for numbers in portions(forgotten.partitions):
                     self._change(found, before, partial(_forget, found, forgotten, numbers))
         except BaseException:
-            self._drop(found.id)  # it is not what the client believes
+            self.drop(found.id)  # it is not what the client believes
             raise
         finally:
             found.busy = False
@@ -193,16 +193,16 @@ class FetchSessions:
         self, request: FetchRequest, uses_ids: bool, asked: dict[Key, FetchedPartition], now: float
     ) -> tuple[FetchSession | None, dict[Key, FetchedPartition]]:
         if request.session_id:
-            self._drop(request.session_id)
+            self.drop(request.session_id)
         if request.session_epoch == FINAL_EPOCH or not asked or not self._make_room(now, len(asked)):
             return None, asked
         session = FetchSession(self._new_id(), uses_ids, asked, now)
-        self._sessions[session.id] = session
+        self.sessions[session.id] = session
         self._partitions += len(asked)
         return session, asked
 
     def _find(self, request: FetchRequest, uses_ids: bool, now: float) -> FetchSession:
-        found = self._sessions.get(request.session_id)
+        found = self.sessions.get(request.session_id)
         if found is None:
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if request.session_epoch != found.epoch or found.busy:
@@ -210,12 +210,12 @@ class FetchSessions:
         if uses_ids != found.uses_ids:
             raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         found.last_used = now
-        self._sessions.move_to_end(found.id)
+        self.sessions.move_to_end(found.id)
         return found
 
     def _change(self, session: FetchSession, before: int, change: Callable[[], None]) -> None:
         """Make one part of a change that runs in turns. Raises SessionError."""
-        if self._sessions.get(session.id) is not session:
+        if self.sessions.get(session.id) is not session:
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         had = len(session.partitions)
         change()
@@ -226,15 +226,15 @@ class FetchSessions:
         """Raise SessionError if the session has grown too large: the client starts over with a full request, which is
         answered without a session."""
         if len(session.partitions) > max(before, self._most_of_one) or self._partitions > self.most:
-            self._drop(session.id)
+            self.drop(session.id)
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
     @property
     def _most_of_one(self) -> int:
         return self.most // 10
 
-    def _drop(self, session_id: int) -> None:
-        session = self._sessions.pop(session_id, None)
+    def drop(self, session_id: int) -> None:
+        session = self.sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)
             session.places.close(self._later)
@@ -242,18 +242,18 @@ class FetchSessions:
     def _make_room(self, now: float, partitions: int) -> bool:
         if partitions > self._most_of_one:
             return False
-        while self._sessions and (len(self._sessions) >= self.slots or self._partitions + partitions > self.most):
-            oldest = next(iter(self._sessions.values()))
+        while self.sessions and (len(self.sessions) >= self.slots or self._partitions + partitions > self.most):
+            oldest = next(iter(self.sessions.values()))
             if now - oldest.last_used < self.evict_after:
                 return False
-            self._drop(oldest.id)
+            self.drop(oldest.id)
         return self.slots > 0
 
     def _new_id(self) -> int:
         while True:
             # Unguessable, so that a client with an id from a former run does not meet another client's session.
             candidate = random.SystemRandom().randint(1, 2**31 - 1)
-            if candidate not in self._sessions:
+            if candidate not in self.sessions:
                 return candidate
 
 

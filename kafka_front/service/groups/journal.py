@@ -45,7 +45,7 @@ class GroupJournal:
         self._now_ms = now_ms
         self._unix_ms = unix_ms
         self._waiting: dict[str, _Write] = {}
-        self._writer: asyncio.Task[None] | None = None
+        self.writer: asyncio.Task[None] | None = None
         self._rounds = 0
         self._round_ended = asyncio.Event()
 
@@ -72,13 +72,13 @@ class GroupJournal:
     async def await_writes(self) -> None:
         """Wait until all writes requested before this call have ended."""
         until = self._rounds + 2  # the writes in flight, and those that wait for them
-        while self._writer is not None and self._rounds < until:
+        while self.writer is not None and self._rounds < until:
             await self._round_ended.wait()
 
     async def close(self) -> None:
         """Wait until all waiting groups are written."""
-        while self._writer is not None:
-            await asyncio.wait([self._writer])
+        while self.writer is not None:
+            await asyncio.wait([self.writer])
 
     def put(self, group_id: str, encode: Encode | None, done: SavedCallback) -> None:
         """Replace a group's stored state by the result of ``encode``, called when the write begins; None removes the
@@ -86,8 +86,8 @@ class GroupJournal:
         write = self._waiting.setdefault(group_id, _Write(encode))
         write.encode = encode  # replaces an earlier snapshot that still waits
         write.done.append(done)
-        if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+        if self.writer is None:
+            self.writer = asyncio.get_running_loop().create_task(self._write_all())
 
     async def _write_all(self) -> None:
         try:
@@ -99,7 +99,7 @@ class GroupJournal:
                         self._barrier.call("end of storing a group", done, self._now_ms(), error)
                 self._end_round()
         finally:
-            self._writer = None
+            self.writer = None
             self._end_round()
 
     def _end_round(self) -> None:

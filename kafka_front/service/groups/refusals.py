@@ -2,7 +2,7 @@
 
 Most clients tell their users a bare error code, and answers to JoinGroup have no room for a reason. So the node's log
 names the group, the client, the reason and the remedy. A client that tries again and again is logged once in a while,
-and clients with ever new names fill neither memory (``_MOST`` hashes) nor the log (bridges/node/process/log_limit.py).
+and clients with ever new names fill neither memory (``MOST`` hashes) nor the log (bridges/node/process/log_limit.py).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _FINAL = frozenset(
 )
 """Errors that clients report to their users. After all others, members join again by themselves."""
 _AGAIN_S = 3600.0
-_MOST = 1000
+MOST = 1000
 
 
 class Refusals:
     """What was logged in the last hour, as hashes: a name may be as long as a frame."""
 
     def __init__(self) -> None:
-        self._logged: dict[int, float] = {}
+        self.logged: dict[int, float] = {}
 
     def note(self, ctx: Context, group_id: str, code: int, reason: str | None) -> None:
         """Log the refusal of a member, unless it was logged lately or the member joins again by itself."""
@@ -50,11 +50,11 @@ class Refusals:
             return
         client, host = ctx.client_id or "", ctx.connection.peer[0]
         key, now = hash((group_id, client, host, code)), time.monotonic()
-        if now - self._logged.pop(key, -_AGAIN_S) < _AGAIN_S:
-            self._logged[key] = now
+        if now - self.logged.pop(key, -_AGAIN_S) < _AGAIN_S:
+            self.logged[key] = now
             return
-        if len(self._logged) >= _MOST:
-            del self._logged[next(iter(self._logged))]
-        self._logged[key] = now
+        if len(self.logged) >= MOST:
+            del self.logged[next(iter(self.logged))]
+        self.logged[key] = now
         error = ErrorCode(code).name
         _log.warning("a member is refused", group=group_id, client=client, host=host, error=error, reason=reason)

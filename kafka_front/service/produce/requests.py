@@ -44,9 +44,9 @@ _IDS_SINCE = 13
 _OVERDUE_SCAN_S = 0.5
 _TIMES_REFUSED = "One or more records have been rejected due to invalid timestamp"
 """A broker's words for the batch, which programs compare."""
-_LONG = 1000
+LONG = 1000
 """Most partitions of a request that is handed out at once; a longer one is handed out in turns."""
-_LONG_BYTES = 4 * 1024 * 1024
+LONG_BYTES = 4 * 1024 * 1024
 """Most bytes of such a request, and of a batch whose checksum is computed in one go."""
 
 
@@ -191,8 +191,8 @@ class Produce:
         operation = _Operation(self, ctx, request.acks, deadline, request.transactional_id)
         topics = request.topic_data
         parts = len(topics[0].partition_data) if len(topics) == 1 else sum(len(one.partition_data) for one in topics)
-        operation.long = parts > _LONG
-        in_turns = operation.long or ctx.size > _LONG_BYTES
+        operation.long = parts > LONG
+        in_turns = operation.long or ctx.size > LONG_BYTES
         if self._changes.shared and not in_turns:
             in_turns = not all(self._knows(ctx.version, topic) for topic in topics)
         if in_turns or self._handing:
@@ -252,7 +252,7 @@ class Produce:
                     yield None
                     turns = Turns()
                 crc = None
-                if data.records is not None and refused is None and len(data.records) > _LONG_BYTES:
+                if data.records is not None and refused is None and len(data.records) > LONG_BYTES:
                     crc = yield from checksum(data.records)
                 self._hand_out(operation, name, data, answers, refused, crc)
 

@@ -53,7 +53,7 @@ _REASONS = {
 _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-class _Decided(Struct, frozen=True):
+class Decided(Struct, frozen=True):
     """The decision of a transaction, as its coordinator reports it."""
 
     name: str
@@ -62,7 +62,7 @@ class _Decided(Struct, frozen=True):
     commit: bool
 
     @classmethod
-    def from_transaction(cls, transaction: Transaction) -> _Decided:
+    def from_transaction(cls, transaction: Transaction) -> Decided:
         row = transaction.row
         return cls(row.transactional_id, row.producer_id, row.epoch, transaction.commits)
 
@@ -79,14 +79,14 @@ class _Decided(Struct, frozen=True):
 class Mark(Struct, frozen=True):
     """A request to the owner of partitions to write a transaction's marker there."""
 
-    decided: _Decided
+    decided: Decided
     places: list[tuple[str, int]]
 
 
 class EndPositions(Struct, frozen=True):
     """A request to the coordinator of a group to end the positions that are part of a transaction."""
 
-    decided: _Decided
+    decided: Decided
     group: str
 
 
@@ -290,7 +290,7 @@ class OwnedTransactions(OwnedKeys):
 
     async def ask_to_mark(self, transaction: Transaction, owner: Member, places: list[Place]) -> None:
         """Ask the owner of partitions to write a transaction's markers. Raises LogError."""
-        mark = Mark(_Decided.from_transaction(transaction), places)
+        mark = Mark(Decided.from_transaction(transaction), places)
         await self._peers.ask(owner, "kafka transaction markers", mark, Code)
 
     async def _asked_to_mark(self, asked: Mark) -> Code:
@@ -300,7 +300,7 @@ class OwnedTransactions(OwnedKeys):
 
     async def finish(self, transaction: Transaction) -> None:
         """Make the positions of a transaction valid, or discard them. Raises LogError."""
-        decided = _Decided.from_transaction(transaction)
+        decided = Decided.from_transaction(transaction)
         for group in sorted(transaction.groups):
             await self._finish_in(EndPositions(decided, group))
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-_AGAIN_S = 1.0
+AGAIN_S = 1.0
 _AGAIN_LIMIT_S = 30.0
 
 
@@ -30,7 +30,7 @@ async def carry_out(
 ) -> T:
     """Repeat ``work`` with back-off while it fails with an error of the kinds ``again``; other errors are raised. Holds
     one of ``slots`` during an attempt, but not between attempts, so that other work goes on."""
-    delay = _AGAIN_S
+    delay = AGAIN_S
     while True:
         try:
             async with slots:

@@ -56,7 +56,7 @@ class ObjectStore(Store):
 
     def __init__(self, log: Log, lock: DirectoryLock, opened: _Opened) -> None:
         """Use :meth:`open` instead."""
-        self._opened = opened
+        self.opened = opened
         self._incarnation = opened.incarnation
         self._bucket = opened.logs.log(opened.own.name)
         self._adopting = asyncio.Lock()
@@ -104,15 +104,15 @@ class ObjectStore(Store):
         return store
 
     def _make_writer(self, recovered: Recovered) -> Writing:
-        log = self._log
+        log = self.log
         ranges = list(log.state.ranges.values())
         self._objects = ObjectWriter(
             log.options,
             self._bucket,
-            self._opened.cache,
+            self.opened.cache,
             self._incarnation,
-            self._opened.own.name,
-            self._opened.own.space,
+            self.opened.own.name,
+            self.opened.own.space,
             log.active,
             ranges,
             self._hand_over,
@@ -124,26 +124,26 @@ class ObjectStore(Store):
         return self._objects.is_fenced()
 
     def _make_maintenance(self) -> Moving:
-        opened = self._opened
+        opened = self.opened
         self._upkeep = ObjectUpkeep(
-            self._log,
+            self.log,
             opened.logs,
             opened.cache,
             opened.own,
             self._incarnation,
             self._background,
             self._submit,
-            self._disk_failing,
+            self.disk_failing,
         )
         return self._upkeep
 
     def _start_writing(self) -> None:
-        self._writer.start()
+        self.writer.start()
 
     def _end_writing(self) -> None:
-        self._writer.close()
-        self._opened.reader.close()
-        self._opened.cache.close()
+        self.writer.close()
+        self.opened.reader.close()
+        self.opened.cache.close()
 
     def _zeroed_bytes(self) -> int:
         return 0
@@ -154,28 +154,28 @@ class ObjectStore(Store):
 
     def assign_server_id(self, server_id: int) -> None:
         # Write the way from the number to the log first: a number without a log counts as unused.
-        _write_down(self._opened.logs.root, f"servers/{server_id}", self._opened.own.name)
+        _write_down(self.opened.logs.root, f"servers/{server_id}", self.opened.own.name)
         _write_down(self._bucket, SERVER_ID, str(server_id))
         super().assign_server_id(server_id)
         if self.placement_driver:
-            _write_down(self._opened.logs.root, _PLACEMENT_DRIVER, self.placement_driver)
+            _write_down(self.opened.logs.root, _PLACEMENT_DRIVER, self.placement_driver)
 
     def assign_placement_driver(self, identity: str) -> None:
         super().assign_placement_driver(identity)
         if self.server_id >= 0:
-            _write_down(self._opened.logs.root, _PLACEMENT_DRIVER, identity)
+            _write_down(self.opened.logs.root, _PLACEMENT_DRIVER, identity)
 
     def count_memory(self, counted: Callable[[int], None]) -> None:
         def tell(change: int) -> None:
             with suppress(RuntimeError):  # the loop has ended before the last fetch
                 self._require_loop().call_soon_threadsafe(counted, change)
 
-        self._opened.cache.counted = tell
+        self.opened.cache.counted = tell
 
     # --- objects of ranges
 
     def range_objects(self, stream_id: int, index: int, first: int, end: int, most: int) -> list[ObjectMetadata]:
-        stored = self._log.state.ranges.get((stream_id, index))
+        stored = self.log.state.ranges.get((stream_id, index))
         place = None if stored is None else stored.find(first)
         found: dict[RangeObject, ObjectMetadata] = {}
         if stored is None or place is None:
@@ -205,7 +205,7 @@ class ObjectStore(Store):
 
     @property
     def adopted(self) -> list[int]:
-        return list(self._opened.own.adopted)
+        return list(self.opened.own.adopted)
 
     async def adopt(self, server_id: int) -> list[StoredRange]:
         async with self._adopting:  # one at a time: adoptions take much memory, and are rare
@@ -224,7 +224,7 @@ class ObjectStore(Store):
             return taken
 
     async def _adopt(self, server_id: int, taken: list[StoredRange]) -> None:
-        if server_id in self._opened.own.adopted:
+        if server_id in self.opened.own.adopted:
             return
         closed_at, other = await asyncio.to_thread(self._take_over, server_id)
         before = len(taken)
@@ -237,7 +237,7 @@ class ObjectStore(Store):
 
     def _take_over(self, server_id: int) -> tuple[int, ReadLog]:
         """End a log for good, and read it. Runs on a thread."""
-        opened = self._opened
+        opened = self.opened
         name = opened.logs.of_server(server_id)
         if name is None:
             raise StoreError(f"range server {server_id} has no log in {opened.logs.root.url}")
@@ -257,8 +257,8 @@ class ObjectStore(Store):
         if not isinstance(item, _Adoption):
             super()._apply_control(item)
             return
-        item.taken += self._opened.own.adopt(item.stream_id, item.other)
-        self._log.segments[-1:-1] = [*item.other.segments, *item.other.besides]
+        item.taken += self.opened.own.adopt(item.stream_id, item.other)
+        self.log.segments[-1:-1] = [*item.other.segments, *item.other.besides]
 
 
 class _Adoption(Adopt):

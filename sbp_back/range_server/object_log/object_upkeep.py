@@ -67,22 +67,22 @@ class ObjectUpkeep(Moving):
         self._failed = failed
         self._chain: Chain = own.chain
         self._bucket = logs.log(own.name)
-        self._indexed = 1 - own.objects
+        self.indexed = 1 - own.objects
         """``next_seq`` of the newest index, less the objects read behind it at the start."""
         self._indexes = 0
         """Number of indexes written; it numbers them in the queue of deletions."""
         self._keys: list[str] = []
         """The objects of the newest indexes."""
-        self._doomed = Doomed()
+        self.doomed = Doomed()
         self._old_rows: list[str] = []
         """Objects with rows that newer ones have replaced since the newest index."""
-        self._packing = Packing(log, cache, self._bucket, own.name, background, self._failing, self._doom)
+        self.packing = Packing(log, cache, self._bucket, own.name, background, self._failing, self._doom)
         self.untold = deque(segment for segment in log.segments if range_object(segment) is not None)
         """Objects of ranges that count, and that the placement driver may not know yet."""
-        self._busy = False
+        self.busy = False
         self._again_at = 0.0
-        self._tidied = False
-        self._next_at = time.monotonic() + log.options.object_index_seconds
+        self.tidied = False
+        self.next_at = time.monotonic() + log.options.object_index_seconds
 
     def rolled(self) -> None:
         self.start_chores()
@@ -96,14 +96,14 @@ class ObjectUpkeep(Moving):
             return  # the next store of this directory has files of the same names
         self._shrink()
         self._retain()
-        if self._packing.idle:
+        if self.packing.idle:
             self._evacuate()
-        if self._busy or time.monotonic() < self._again_at:
+        if self.busy or time.monotonic() < self._again_at:
             return
-        if not self._tidied:
+        if not self.tidied:
             self._tidy()
             return
-        self._packing.start_chores()
+        self.packing.start_chores()
         if self._is_due():
             self._write_index()
         else:
@@ -126,11 +126,11 @@ class ObjectUpkeep(Moving):
     # --- indexes
 
     def _is_due(self) -> bool:
-        new = self._log.next_seq - self._indexed
-        if not new and not self._dead() and not self._packing.made:
+        new = self._log.next_seq - self.indexed
+        if not new and not self._dead() and not self.packing.made:
             # Nothing new to index, but objects that are to be deleted wait for one more index.
-            return self._doomed.wait(self._indexes) and time.monotonic() >= self._next_at
-        return new >= self._log.options.object_index_every or time.monotonic() >= self._next_at
+            return self.doomed.wait(self._indexes) and time.monotonic() >= self.next_at
+        return new >= self._log.options.object_index_every or time.monotonic() >= self.next_at
 
     def _dead(self) -> list[Segment]:
         return [s for s in self._log.segments[:-1] if s.sealed and not s.runs and not s.pins]
@@ -143,32 +143,32 @@ class ObjectUpkeep(Moving):
             log.opened.forget(segment)
         work = self._snapshot()
         next_seq = log.next_seq
-        made, self._packing.made = self._packing.made, []
-        self._busy = True
+        made, self.packing.made = self.packing.made, []
+        self.busy = True
 
         def written(result: tuple[str, list[tuple[Segment, SegmentIndex]]] | OSError) -> None:
-            self._busy = False
+            self.busy = False
             if isinstance(result, OSError):
                 log.segments[:0] = dead
                 for segment in dead:
                     segment.deleted = False
-                self._packing.made += made
+                self.packing.made += made
                 self._failing("writing an index", result)
                 return
             key, indexes = result
             for segment, rows in indexes:
                 rebind(segment, rows)
             self.untold += made
-            self._indexed = next_seq
+            self.indexed = next_seq
             self._indexes += 1
-            self._next_at = time.monotonic() + log.options.object_index_seconds
+            self.next_at = time.monotonic() + log.options.object_index_seconds
             log.stats.checkpoints += 1
             log.stats.segments_deleted += len(dead)
             self._keys.append(key)
             if len(self._keys) > 2:
                 # The chain names two indexes, so this one is superfluous now. Waiting for one more index would write
                 # indexes for ever.
-                self._doomed.add(self._bucket, [self._keys.pop(0)], self._indexes - 1)
+                self.doomed.add(self._bucket, [self._keys.pop(0)], self._indexes - 1)
             self._doom(self._bucket, self._old_rows)
             self._old_rows = []
             for segment in dead:
@@ -178,10 +178,10 @@ class ObjectUpkeep(Moving):
                 self._doom(self._bucket, rows_key)
                 self._cache.forget(segment)
 
-        self._background(work, written)
+        self.background(work, written)
 
     def _doom(self, bucket: Bucket, keys: list[str]) -> None:
-        self._doomed.add(bucket, keys, self._indexes)
+        self.doomed.add(bucket, keys, self._indexes)
 
     def _snapshot(self) -> Callable[[], tuple[str, list[tuple[Segment, SegmentIndex]]]]:
         """Return a function that puts an index of everything that is applied now; it returns the index's key, and the
@@ -246,20 +246,20 @@ class ObjectUpkeep(Moving):
     # --- deleting
 
     def _delete(self) -> None:
-        ripe = self._doomed.ripe(self._indexes, self._log.options.object_grace_seconds)
+        ripe = self.doomed.ripe(self._indexes, self._log.options.object_grace_seconds)
         if not ripe:
             return
-        self._busy = True
+        self.busy = True
 
         def deleted(result: int | OSError) -> None:
-            self._busy = False
-            self._doomed.forget()
+            self.busy = False
+            self.doomed.forget()
             if isinstance(result, OSError):
                 self._failing("deleting objects", result)
             else:
                 logger.info("%d objects of log %s are deleted, nothing of them can be read", result, self._own.name)
 
-        self._background(partial(delete, ripe), deleted)
+        self.background(partial(delete, ripe), deleted)
 
     def _tidy(self) -> None:
         """Find what earlier incarnations have left: by listing, once."""
@@ -271,7 +271,7 @@ class ObjectUpkeep(Moving):
             for place in () if range_object(segment) is not None else source.places:
                 known.setdefault((source.log, place.incarnation), set()).add(place.number)
         adopted = list(self._own.adopted.values())
-        self._busy = True
+        self.busy = True
 
         def find() -> list[tuple[Bucket, list[str]]]:
             found = []
@@ -293,17 +293,17 @@ class ObjectUpkeep(Moving):
             return found
 
         def tidied(result: list[tuple[Bucket, list[str]]] | OSError) -> None:
-            self._busy = False
+            self.busy = False
             if isinstance(result, OSError):
                 self._failing("looking for objects that nobody needs", result)
                 return
-            self._tidied = True
+            self.tidied = True
             for bucket, keys in result:
                 # The newest index is needed itself, and an adoption behind it may need the adopted log's indexes. The
                 # next index is the first that needs none of these objects.
-                self._doomed.add(bucket, keys, self._indexes + 1)
+                self.doomed.add(bucket, keys, self._indexes + 1)
 
-        self._background(find, tidied)
+        self.background(find, tidied)
 
     def _failing(self, what: str, error: Exception) -> None:
         self._note(StoreError(f"{what}: {error}"))
@@ -312,7 +312,7 @@ class ObjectUpkeep(Moving):
 
     def save_everything(self) -> None:
         """Write an index for an orderly end, so that the next start reads nothing else. Blocks."""
-        if self._log.next_seq != self._indexed:
+        if self._log.next_seq != self.indexed:
             try:
                 self._snapshot()()
             except StoreError as error:

@@ -22,7 +22,7 @@ Column: TypeAlias = "array[int] | memoryview"
 CopiedRow: TypeAlias = tuple[int, int, int, int, int]
 """Row of an entry that was written again: base, end, position in the segment, length, CRC-32."""
 
-_ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 1024
 UNKNOWN = -1
 VARIOUS = -2
 
@@ -202,7 +202,7 @@ class StoredRange:
             rows = bisect_left(run.bases, limit)
             at = row
             while at < rows and not full:
-                to = min(at + _ROWS_AT_ONCE, rows)
+                to = min(at + ROWS_AT_ONCE, rows)
                 lengths = run.meta[at * META + 1 : to * META : META]
                 more = sum(lengths) - overhead * (to - at)
                 if size + more <= max_bytes:

@@ -59,16 +59,16 @@ class Store:
 
     def __init__(self, log: Log, lock: DirectoryLock, recovered: Recovered) -> None:
         """Use :meth:`open` instead."""
-        self._log = log
+        self.log = log
         self._lock = lock
         self._options = log.options
         self._durable = log.options.durable
         self.on_failed: Callable[[StoreFailed], None] | None = None
         self.messages = recovered.messages
-        self._writer = self._make_writer(recovered)
+        self.writer = self._make_writer(recovered)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inbox: Inbox[Group | Callable[[], None]] = Inbox(self._receive)
-        self._in_flight = 0
+        self.inbox: Inbox[Group | Callable[[], None]] = Inbox(self._receive)
+        self.in_flight = 0
         """Number of items that the writer has and that have not come back."""
         self._moved_at = 0.0
         """When the oldest item in flight was queued, or the last item came back, whichever is later."""
@@ -83,8 +83,8 @@ class Store:
         """Whether a write of ``_small`` is scheduled at the end of this turn."""
         self._pool = ThreadPoolExecutor(READ_THREADS, "anabranch-read")
         self._gathers = self._make_gathers()
-        self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
-        self._maintenance = self._make_maintenance()
+        self.background_thread = ThreadPoolExecutor(1, "anabranch-store")
+        self.maintenance = self._make_maintenance()
         self._timer: asyncio.TimerHandle | None = None
         self._largest_append = log.options.segment_bytes - BLOCK - log.options.control_reserve
         self.largest_entry = log.options.largest_entry
@@ -94,10 +94,10 @@ class Store:
         """A group in the log could not be applied to the state."""
 
     def _make_writer(self, recovered: Recovered) -> Writing:
-        log = self._log
+        log = self.log
         factory = SegmentFactory(log.wal, log.options, self._lock.cluster_id, self._lock.server_id)
-        self._preparer = Preparer(factory, self._disk_failing)
-        writer = WalWriter(log.options, factory, self._preparer, self._hand_over, self._writer_failed)
+        self.preparer = Preparer(factory, self.disk_failing)
+        writer = WalWriter(log.options, factory, self.preparer, self._hand_over, self._writer_failed)
         active = log.segments[-1] if log.segments and not log.segments[-1].sealed else None
         try:
             writer.load(active, recovered.next_base, recovered.seq, list(log.state.ranges.values()))
@@ -111,10 +111,10 @@ class Store:
         return writer
 
     def _make_maintenance(self) -> Moving:
-        return Maintenance(self._log, self._background, self._submit, self._space_is, self._disk_failing)
+        return Maintenance(self.log, self._background, self._submit, self._space_is, self.disk_failing)
 
     def _make_gathers(self) -> Gathers:
-        return Gathers(self._log, self._pool, self._hand_over, self._report)
+        return Gathers(self.log, self._pool, self._hand_over, self._report)
 
     # --- life
 
@@ -169,72 +169,72 @@ class Store:
         durability.
         """
         try:
-            save_checkpoint(self._log)
+            save_checkpoint(self.log)
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            self._log.stats.maintenance_errors += 1
-            self._log.stats.last_maintenance_error = str(error)
+            self.log.stats.maintenance_errors += 1
+            self.log.stats.last_maintenance_error = str(error)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; from now on everything happens on ``loop``."""
         self._loop = loop
         self._cycle = cycle_of(loop)
-        self._inbox.start(loop)
+        self.inbox.start(loop)
         self._gathers.start(loop)
         self._start_writing()
         self._writes_here = not self._options.durable
         self._timer = loop.call_later(self._options.maintenance_seconds, self._tick)
-        loop.call_soon(self._guarded, self._maintenance.tick)
+        loop.call_soon(self._guarded, self.maintenance.tick)
 
     def _start_writing(self) -> None:
-        self._preparer.start(self._spare)
-        self._writer.start()
+        self.preparer.start(self._spare)
+        self.writer.start()
 
     def close(self) -> None:
         """Finish what was submitted (calling its callbacks), write a checkpoint and release the directory. Blocks."""
         if self._closed:
             return
-        self._maintenance.close()
+        self.maintenance.close()
         self._gathers.close()
         if self._timer is not None:
             self._timer.cancel()
         self._writes_here = False
         self._queue_small()
         self._queue_gathered()
-        self._writer.stop()
-        self._inbox.drain()
+        self.writer.stop()
+        self.inbox.drain()
         self._closed = True
-        self._background_thread.shutdown()
+        self.background_thread.shutdown()
         self._pool.shutdown()
-        self._inbox.drain()
+        self.inbox.drain()
         self._end_writing()
-        self._inbox.close()
+        self.inbox.close()
         try:
-            if self._writer.failure is None:
-                self._maintenance.save_everything()
+            if self.writer.failure is None:
+                self.maintenance.save_everything()
         except OSError as error:
             # The next start scans the log instead; nothing is lost.
-            self._log.stats.maintenance_errors += 1
-            self._log.stats.last_maintenance_error = str(error)
+            self.log.stats.maintenance_errors += 1
+            self.log.stats.last_maintenance_error = str(error)
         finally:
-            self._log.opened.close_all()
+            self.log.opened.close_all()
             self._lock.release()
 
     def _end_writing(self) -> None:
-        self._preparer.stop()
-        self._writer.close()
+        self.preparer.stop()
+        self.writer.close()
 
     # --- facts
 
     @property
     def ranges(self) -> dict[tuple[int, int], StoredRange]:
-        return self._log.state.ranges
+        return self.log.state.ranges
 
     @property
     def streams(self) -> dict[int, StoredStream]:
         """Return the facts about streams that outlive their ranges: trimmed offsets."""
-        return self._log.state.streams
+        return self.log.state.streams
 
     def is_held(self) -> bool:
         """Return whether the directory is still the one that was locked: it may have been removed."""
@@ -283,16 +283,16 @@ class Store:
 
     @property
     def failed(self) -> StoreFailed | None:
-        return self._writer.failure
+        return self.writer.failure
 
     @property
     def stats(self) -> StoreStats:
-        log = self._log
+        log = self.log
         stats = log.stats
         stats.segments = len(log.segments)
         stats.log_bytes = sum(segment.used for segment in log.segments)
         stats.live_bytes = sum(segment.live for segment in log.segments)
-        stats.disk_full = self._writer.refuse_appends is not None
+        stats.disk_full = self.writer.refuse_appends is not None
         stats.zeroed_bytes = self._zeroed_bytes()
         stats.stuck_seconds = self.stuck_seconds
         return stats
@@ -300,17 +300,17 @@ class Store:
     @property
     def stuck_seconds(self) -> float:
         """Return for how many seconds nothing has become durable while submissions wait for that; 0 without such."""
-        return time.perf_counter() - self._moved_at if self._in_flight else 0.0
+        return time.perf_counter() - self._moved_at if self.in_flight else 0.0
 
     def _zeroed_bytes(self) -> int:
-        return self._preparer.zeroed_bytes
+        return self.preparer.zeroed_bytes
 
     @property
     def behind(self) -> bool:
         """Return whether so much waits to be written that streams take turns. Appends to several streams should then be
         submitted one stream at a time.
         """
-        return self._log.stats.pending_bytes > _MUCH_BYTES
+        return self.log.stats.pending_bytes > _MUCH_BYTES
 
     # --- writing
 
@@ -335,7 +335,7 @@ class Store:
         if len(entries) > 1 and group_size(len(entries), size) > self._largest_append:
             self._append_parts(entries, done)
             return
-        self._log.stats.pending_bytes += size
+        self.log.stats.pending_bytes += size
         self._submit(Append(entries, size, done), gathered)
 
     def _append_parts(self, entries: list[Entry], done: Done) -> None:
@@ -362,7 +362,7 @@ class Store:
 
     def create_range(self, stream_id: int, index: int, epoch: int, start: int, done: Done) -> None:
         """Open a range at ``start``. Repeating it is fine; so is a higher epoch while the range has no entries."""
-        stream = self._log.state.streams.get(stream_id)
+        stream = self.log.state.streams.get(stream_id)
         if stream is not None and index < stream.first_index:
             error = StoreError(f"range {index} of stream {stream_id} was trimmed away")
             self._require_loop().call_soon(done, error)
@@ -399,17 +399,17 @@ class Store:
         stored there (any more), or a later epoch is; ``DiskFull``; ``StoreFailed``. ``done`` may be called before this
         returns.
         """
-        refusal = self._writer.refuse_appends
+        refusal = self.writer.refuse_appends
         if refusal is not None:
             done(refusal)
             return
-        self._maintenance.replace(Replacement(epoch, old, new, done))
+        self.maintenance.replace(Replacement(epoch, old, new, done))
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]:
         """Return the bytes of payload of the entries that begin from each of ``offsets``, ascending, up to the next
         one; one number fewer than there are offsets.
         """
-        return self._log.state.bytes_between(stream_id, offsets)
+        return self.log.state.bytes_between(stream_id, offsets)
 
     def count_memory(self, counted: Callable[[int], None]) -> None:
         """Have ``counted`` called on the loop, once the store is started, with the change in bytes that the store holds
@@ -437,7 +437,7 @@ class Store:
         if self._closed:
             item.done(StoreError("the store is closed"))
             return
-        if self._writes_here and not self._in_flight:
+        if self._writes_here and not self.in_flight:
             if type(item) is Append and self._small_bytes + item.bytes <= SMALL_BYTES:
                 if not gathered and not self._scheduled:
                     # Write at the end of this turn: everything submitted until then belongs into the same group.
@@ -448,9 +448,9 @@ class Store:
                 self._small_entries += len(item.entries)
                 return
             self._queue_small()
-        if not self._in_flight:
+        if not self.in_flight:
             self._moved_at = time.perf_counter()
-        self._in_flight += 1
+        self.in_flight += 1
         self._gathered.append(item)
         if not gathered:
             self._queue_gathered()
@@ -458,7 +458,7 @@ class Store:
     def _queue_gathered(self) -> None:
         items, self._gathered = self._gathered, []
         for item in items:
-            self._writer.queue.put(item)
+            self.writer.queue.put(item)
 
     def _write_scheduled(self) -> None:
         self._scheduled = False
@@ -467,26 +467,26 @@ class Store:
 
     def _write_small(self) -> None:
         """Write the waiting items on the loop, unless they turned out to be work for the thread."""
-        assert not self._in_flight, "the writer belongs to the thread while it has anything to do"
-        if not self._writer.quick(self._small_entries, self._small_bytes):
+        assert not self.in_flight, "the writer belongs to the thread while it has anything to do"
+        if not self.writer.quick(self._small_entries, self._small_bytes):
             self._queue_small()
             return
         items = self._take_small()
-        self._in_flight += len(items)
-        group = self._writer.write_here(items)
-        if self._inbox.is_empty:
+        self.in_flight += len(items)
+        group = self.writer.write_here(items)
+        if self.inbox.is_empty:
             self._complete(group)
         else:
             # Complete it behind groups that are there already, and before any that the thread finishes from now on.
-            self._inbox.receive_next(group)
+            self.inbox.receive_next(group)
 
     def _queue_small(self) -> None:
         items = self._take_small()
-        if not self._in_flight:
+        if not self.in_flight:
             self._moved_at = time.perf_counter()
-        self._in_flight += len(items)
+        self.in_flight += len(items)
         for item in items:
-            self._writer.queue.put(item)
+            self.writer.queue.put(item)
 
     def _take_small(self) -> list[Append]:
         items, self._small = self._small, []
@@ -497,7 +497,7 @@ class Store:
 
     def _hand_over(self, finished: Group | Callable[[], None]) -> None:
         """Pass a finished group or function to the loop. Called by other threads."""
-        self._inbox.put(finished)
+        self.inbox.put(finished)
 
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -523,24 +523,24 @@ class Store:
                 freed = self._apply(group)
         except Exception as error:  # noqa: BLE001 - logged, and the end of the store
             self._behind = True
-            self._writer.fail(error)
+            self.writer.fail(error)
         if self._behind:
             # The state lacks something that the log has, so no later group can be applied.
             for item in group.items:
                 item.error = item.error or self.failed
                 if type(item) is Append:
-                    self._log.stats.pending_bytes -= item.bytes
-        self._in_flight -= len(group.items)
+                    self.log.stats.pending_bytes -= item.bytes
+        self.in_flight -= len(group.items)
         for item in group.items:
             try:
                 item.done(item.error)
             except Exception as error:  # noqa: BLE001 - a caller's bug must not keep others from their answers
                 if type(item) is Copies:
-                    self._writer.fail(error)
+                    self.writer.fail(error)
                 else:
                     self._report(error)
         if began and group.records:
-            self._writer.handled(group.records, time.perf_counter() - began)
+            self.writer.handled(group.records, time.perf_counter() - began)
         if freed:
             self._guarded(self._freed)
 
@@ -552,12 +552,12 @@ class Store:
 
     def _apply(self, group: Group) -> bool:
         """Apply a durable group to the state; return whether space may have become free."""
-        log = self._log
+        log = self.log
         segment = group.segment
         if segment is not log.active:
             log.active.sealed = True
             log.segments.append(segment)
-            self._maintenance.rolled()
+            self.maintenance.rolled()
         stats = log.stats
         position = group.body_at
         freed = False
@@ -615,7 +615,7 @@ class Store:
         return freed
 
     def _apply_control(self, item: Control) -> None:
-        state = self._log.state
+        state = self.log.state
         if item.created is not None:
             state.add(item.created)
         elif item.kind == RecordType.CREATE:
@@ -625,15 +625,15 @@ class Store:
 
     def _freed(self) -> None:
         """React to space that may have become free, also in the segment being written if it holds nothing any more."""
-        log = self._log
+        log = self.log
         active = log.active
         if not active.live and active.used > active.size // 4 and not self._closed:
             self._submit(Roll(active, lambda _error: None))
-        self._maintenance.start_chores()
+        self.maintenance.start_chores()
 
     def _tick(self) -> None:
         self._timer = self._require_loop().call_later(self._options.maintenance_seconds, self._tick)
-        self._guarded(self._maintenance.tick)
+        self._guarded(self.maintenance.tick)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run the store's own work on the loop; an exception ends the store, since work that broke off is never
@@ -642,31 +642,31 @@ class Store:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - logged, and the end of the store
-            self._writer.fail(error)
+            self.writer.fail(error)
 
     def _space_is(self, free: int) -> None:
         """Refuse or accept appends depending on the free space of the disk."""
-        self._log.stats.disk_free = free
+        self.log.stats.disk_free = free
         if free < self._options.low_water:
-            self._writer.refuse(
+            self.writer.refuse(
                 DiskFull(f"only {free} bytes are free on the disk: appends are refused below {self._options.low_water}")
             )
         else:
-            self._writer.accept()
+            self.writer.accept()
 
-    def _disk_failing(self, error: BaseException) -> None:
-        self._writer.fail(error)
+    def disk_failing(self, error: BaseException) -> None:
+        self.writer.fail(error)
 
     def _writer_failed(self, failure: StoreFailed) -> None:
         self._hand_over(lambda: self._tell_failed(failure))
 
     def _tell_failed(self, failure: StoreFailed) -> None:
-        self._maintenance.close()
+        self.maintenance.close()
         if self.on_failed is not None:
             self.on_failed(failure)
 
     def _background(self, work: Callable[[], T], then: Callable[[T | OSError], None]) -> None:
-        self._on_thread(self._background_thread, work, then)
+        self._on_thread(self.background_thread, work, then)
 
     def _on_thread(self, pool: Executor, work: Callable[[], T], then: Callable[[T | OSError], None]) -> None:
         def run() -> None:
@@ -676,7 +676,7 @@ class Store:
             except OSError as error:
                 result = error
             except BaseException as error:  # noqa: BLE001 - logged, and the end of the store
-                self._writer.fail(error)
+                self.writer.fail(error)
                 return
             self._hand_over(lambda: self._guarded(lambda: then(result)))
 
@@ -687,7 +687,7 @@ class Store:
 
     def batch_bounds(self, stream_id: int, index: int, offset: int) -> tuple[int, int] | None:
         """Return (base, end) of the stored batch that contains ``offset``; None when there is none."""
-        stored = self._log.state.ranges.get((stream_id, index))
+        stored = self.log.state.ranges.get((stream_id, index))
         found = None if stored is None else stored.find(offset)
         if stored is None or found is None:
             return None
@@ -702,7 +702,7 @@ class Store:
 
         Also None while no entry of the range was written or read since the start.
         """
-        stored = self._log.state.ranges.get((stream_id, index))
+        stored = self.log.state.ranges.get((stream_id, index))
         if stored is None or offset < stored.min_offset:
             return None
         return stored.locate(offset, min(limit, stored.visible_end), max_bytes)
@@ -715,7 +715,7 @@ class Store:
         ``StoreCorrupt`` when the first entry is damaged (a later one ends the list), ``StoreError`` when the range is
         unknown, the offset is trimmed, or the disk cannot be read.
         """
-        stored = self._log.state.ranges.get((stream_id, index))
+        stored = self.log.state.ranges.get((stream_id, index))
         if stored is None:
             done(StoreError(f"range {index} of stream {stream_id} does not exist"))
             return

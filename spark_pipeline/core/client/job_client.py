@@ -13,7 +13,7 @@ from spark_pipeline.core.client.node_client import NodeClient, NodeError
 from spark_pipeline.core.errors import FoundDifferences
 from spark_pipeline.core.repeating import Repeating
 
-_PATIENCE_S = 2.0
+PATIENCE_S = 2.0
 _EVERY_S = 5.0
 
 
@@ -84,7 +84,7 @@ class JobReporter:
             "details": details,
         }
         try:
-            self._client.post("/v1/jobs", report, patience=_PATIENCE_S)
+            self._client.post("/v1/jobs", report, patience=PATIENCE_S)
         except NodeError:
             self.failed += 1
 

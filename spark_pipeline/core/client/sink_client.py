@@ -92,7 +92,7 @@ class SinkTask:
         self._timeout_ms = timeout_ms
         self._skip_lower = skip_lower
         self._most = request_bytes - _HEAD_ROOM
-        self._attempt: tuple[int, int] | None = None
+        self.attempt: tuple[int, int] | None = None
         self._sequences: dict[tuple[str, int], int] = {}
         self._records = self._size = 0
         self._waiting: list[tuple[str, int, EncodedBatch]] = []
@@ -117,7 +117,7 @@ class SinkTask:
         begun = self._client.post("/v1/sink/begin", asked)
         if begun["committed"]:
             return False
-        self._attempt = begun["producer"], begun["epoch"]
+        self.attempt = begun["producer"], begun["epoch"]
         self.told = {name: TakesRecords(tuple(active), most) for name, (active, most) in begun["topics"].items()}
         return True
 
@@ -159,7 +159,7 @@ class SinkTask:
             self._size += batch.size
 
     def _deliver(self, waiting: Sequence[tuple[str, int, EncodedBatch]]) -> None:
-        assert self._attempt is not None, "begun first"
+        assert self.attempt is not None, "begun first"
         try:
             self._send(waiting)
         except NodeError as error:
@@ -169,8 +169,8 @@ class SinkTask:
             self._send(waiting)
 
     def _send(self, waiting: Sequence[tuple[str, int, EncodedBatch]]) -> None:
-        assert self._attempt is not None
-        producer, epoch = self._attempt
+        assert self.attempt is not None
+        producer, epoch = self.attempt
         parts: list[Buffer] = []
         next_of = dict(self._sequences)
         for topic, partition, batch in waiting:
@@ -187,15 +187,15 @@ class SinkTask:
         with suppress(NodeError):
             self._settle()  # a request in flight would occupy the connection
         self._close()
-        if self._attempt is not None:
-            asked = {**_name_batch(self._batch), "attempts": [self._attempt]}
+        if self.attempt is not None:
+            asked = {**_name_batch(self._batch), "attempts": [self.attempt]}
             self._client.post("/v1/sink/abort", asked, patience=patience)
 
     def finish(self, digest: int = 0) -> Written:
         """Write the rest and return the result for the driver's commit. ``digest`` is of all rows."""
         self.flush()
         self._close()
-        return Written(self._attempt, self._records, self._size, digest=digest)
+        return Written(self.attempt, self._records, self._size, digest=digest)
 
     def _close(self) -> None:
         if self._sender is not None:

@@ -78,7 +78,7 @@ class AnabranchEndpoint(Endpoint):
         self._options = options
         self._fetch_bytes = fetch_bytes
         self._node = NodeTopics(NodeClient(options))
-        self._reader: SbpReader | NodeReader | None = None
+        self.reader: SbpReader | NodeReader | None = None
         self._known: dict[TopicPartition, tuple[PartitionPositions, float]] = {}
 
     # --- what there is ----------------------------------------------------------------------------------------------
@@ -206,19 +206,19 @@ class AnabranchEndpoint(Endpoint):
         return pipeline_error(error)
 
     def _streams(self) -> SbpReader | NodeReader:
-        if self._reader is None:
+        if self.reader is None:
             with as_pipeline_errors():
                 place = self._node.node().sbp
             if not place.pd:
-                self._reader = NodeReader(self._options)
+                self.reader = NodeReader(self._options)
                 _tell_once(self._options)
-                return self._reader
-            self._reader = SbpReader(place, self._options.patience, self._options.tls_context() if place.tls else None)
-        return self._reader
+                return self.reader
+            self.reader = SbpReader(place, self._options.patience, self._options.tls_context() if place.tls else None)
+        return self.reader
 
     def _forget_streams(self) -> None:
         """Close the reader: the range servers may have moved, so the next read asks the node for them again."""
-        reader, self._reader = self._reader, None
+        reader, self.reader = self.reader, None
         if reader is not None:
             reader.close()
 

@@ -85,7 +85,7 @@ def play(piece: Piece) -> Played:
         closing(endpoint(piece.source, piece.source_options)) as source,
         closing(Importer(piece.target, piece.target_options, piece.name)) as target,
     ):
-        for batch in _chosen(source.read(piece.range, _COLUMNS), piece):
+        for batch in choose(source.read(piece.range, _COLUMNS), piece):
             if fresh:  # the log starts at the first record, without a gap before it
                 target.bounds(piece.to, piece.epoch, start=batch.column("offset")[0].as_py())
                 fresh = False
@@ -104,7 +104,7 @@ def play(piece: Piece) -> Played:
         return Played(piece.to, records, size, end)
 
 
-def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.RecordBatch]:
+def choose(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.RecordBatch]:
     """Yield the piece's records in batches that are cut at round offsets, not where files end."""
     rest: list[pa.RecordBatch] = []
     held = 0

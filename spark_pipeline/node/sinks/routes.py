@@ -49,7 +49,7 @@ _NAMED = ("query", "target", "batch")
 """The keys of a body that name a batch."""
 _TOPICS = 10
 """Most topics that the answer to ``begin`` describes."""
-_PARTITIONS = 1_000
+PARTITIONS = 1_000
 """Most partitions of a topic in the answer to ``begin``; for a larger topic the client asks ``/v1/describe``."""
 _CHORE_MS = 1_000
 
@@ -106,11 +106,7 @@ class WriteHandlers:
     def _describe_topic(self, request: web.Request, name: str) -> tuple[list[int], int] | None:
         core = self._core
         topic = core.node.catalog.topics.get(name)
-        if (
-            topic is None
-            or len(topic.partitions) > _PARTITIONS
-            or not core.access.topic(request, Operation.WRITE, name)
-        ):
+        if topic is None or len(topic.partitions) > PARTITIONS or not core.access.topic(request, Operation.WRITE, name):
             return None
         active = [one.index for one in topic.partitions if one.is_active]
         return active, core.node.logs.admission.rules(name).max_message_bytes

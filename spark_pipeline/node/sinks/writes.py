@@ -105,7 +105,7 @@ class Writes:
     def __init__(self, node: NodeServices, settings: PipelineSettings) -> None:
         self._node = node
         self._settings = settings
-        self._sinks: dict[Query, SinkRow] = {}
+        self.sinks: dict[Query, SinkRow] = {}
         self._left_out: dict[Query, int] = {}
         """Query -> the last batch for which "left out" was logged."""
         self.queries = Queries(node, self.read, self.surrender)
@@ -136,9 +136,9 @@ class Writes:
     async def read(self, wanted: Callable[[str], bool]) -> None:
         """Read the queries for which ``wanted`` is true and which this node owns now; carry out their decisions."""
         sinks, attempts, places = await self._node.db.run(partial(read, wanted=wanted))
-        for of in [of for of in self._sinks if wanted(of[0])]:
-            del self._sinks[of]
-        self._sinks |= {(row.query, row.target): row for row in sinks}
+        for of in [of for of in self.sinks if wanted(of[0])]:
+            del self.sinks[of]
+        self.sinks |= {(row.query, row.target): row for row in sinks}
         found: dict[Key, Attempt] = {}
         for row in attempts:
             key = row.producer_id, row.epoch
@@ -157,8 +157,8 @@ class Writes:
             if gone(attempt.row.query):
                 attempt.given_up = True
                 self.attempts.remove(attempt)
-        for of in [of for of in self._sinks if gone(of[0])]:
-            del self._sinks[of]
+        for of in [of for of in self.sinks if gone(of[0])]:
+            del self.sinks[of]
             self._left_out.pop(of, None)
 
     def _require(self, query: str) -> None:
@@ -231,7 +231,7 @@ class Writes:
 
     def _last(self, of: Query) -> SinkRow | None:
         """Return the last batch that a query has committed to a target."""
-        rows = [row for row in (self._sinks.get(of), self._sinks.get((of[0], UNTOLD))) if row is not None]
+        rows = [row for row in (self.sinks.get(of), self.sinks.get((of[0], UNTOLD))) if row is not None]
         return max(rows, key=lambda row: row.batch, default=None)
 
     def is_committed(self, name: BatchName) -> bool:
@@ -359,8 +359,8 @@ class Writes:
                 of_batch = [] if session is None else list(session.attempts.values())
                 await self._abort_others(name)
                 return True, [one for one in of_batch if one.state is AttemptState.COMMITTING]
-            if name.query_key not in self._sinks and len(self._sinks) >= self._settings.queries:
-                raise TooManyAttempts(f"there are {len(self._sinks)} queries whose last batches are remembered")
+            if name.query_key not in self.sinks and len(self.sinks) >= self._settings.queries:
+                raise TooManyAttempts(f"there are {len(self.sinks)} queries whose last batches are remembered")
             wanted = [self.attempts.find_in_batch(owner, name, key) for key in dict.fromkeys(keys)]
             await self._commit_attempts(SinkRow(*name, int(once), now_ms(), content), wanted)
             # Attempts that began during the decision are too late.
@@ -407,7 +407,7 @@ class Writes:
                     attempt.closing = False
                 raise
         if sink is not None and self.queries.owns(query):
-            self._sinks[sink.query, sink.target] = sink
+            self.sinks[sink.query, sink.target] = sink
         for attempt in committed:
             attempt.state = AttemptState.COMMITTING
         for attempt in aborted:
@@ -459,7 +459,7 @@ class Writes:
     async def forget(self, now_ms: int) -> None:
         """Forget the queries whose last commit is too long ago."""
         forgotten = []
-        async for name, sink in in_turns(list(self._sinks.items())):
+        async for name, sink in in_turns(list(self.sinks.items())):
             keep = self._settings.job_ms if sink.once else self._settings.query_ms
             if sink.used_ms + keep < now_ms and not self.attempts.is_written(name):
                 forgotten.append(sink)
@@ -468,6 +468,6 @@ class Writes:
             await self._node.db.run(lambda connection: forget_sinks(connection, forgotten))
             for sink in forgotten:
                 of = sink.query, sink.target
-                if self._sinks.get(of) == sink:
-                    del self._sinks[of]
+                if self.sinks.get(of) == sink:
+                    del self.sinks[of]
                     self._left_out.pop(of, None)

@@ -101,7 +101,7 @@ def test_frames_that_begin_as_said_are_mutable_and_others_owned() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 7, LIMIT + 1, 2**31 - 1, -(2**31)])
-def test_unacceptable_lengths(size: int) -> None:
+def test_a_frame_of_an_unacceptable_length_is_refused(size: int) -> None:
     framer = Framer(ReceiveBuffer(), KAFKA)
     with pytest.raises(FrameError):
         feed(framer, struct.pack(">i", size) + b"x" * 20, [1000])

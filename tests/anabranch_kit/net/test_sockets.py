@@ -21,8 +21,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.append(number)
         return real(number, ports)
 
-    real = module._whose
-    monkeypatch.setattr(module, "_whose", whose)
+    real = module.find_peer
+    monkeypatch.setattr(module, "find_peer", whose)
     return numbers
 
 

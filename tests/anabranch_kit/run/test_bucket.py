@@ -41,7 +41,7 @@ def test_who_comes_seldom_never_waits() -> None:
         clock.now += 1
 
 
-def test_speed_changes() -> None:
+def test_a_speed_that_changes_holds_for_what_is_owed_already() -> None:
     clock = Clock(100.0)
     bucket = Bucket(Speed(1, 1), clock)
     bucket.take(1000)

@@ -105,13 +105,13 @@ def test_all_rows_are_there_and_counters_go_on_above_all_that_were_given(source:
 def test_a_copy_that_is_not_the_same_is_noticed(
     source: Engine, target: Engine, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    restart = copying._restart_counters
+    restart = copying.restart_counters
 
     def damaged(*arguments: Any) -> None:
         restart(*arguments)
         copying.run(target, lambda connection: connection.execute(damage).rowcount)
 
-    monkeypatch.setattr(copying, "_restart_counters", damaged)
+    monkeypatch.setattr(copying, "restart_counters", damaged)
     with pytest.raises(TablesDiffer, match=f"table {damage.split()[2 if damage[0] in 'DI' else 1]} has"):
         copying.copy(source, target, lambda _: None)
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -36,6 +37,12 @@ def insert(key: int, value: str = "v"):
 
 def keys(connection: Connection) -> list[int]:
     return [k for (k,) in connection.execute("SELECT k FROM t ORDER BY k")]
+
+
+def session_of(engine: PostgresEngine) -> Any:
+    """Return the engine's own session at the server, to do there what its process may do at any moment."""
+    assert engine._db is not None
+    return engine._db
 
 
 async def opened(
@@ -152,15 +159,15 @@ async def test_who_asks_about_a_commit_keeps_it_from_happening_later(postgres: P
     assert isinstance(engine, PostgresEngine)
     late = PostgresEngine(postgres.url(), (), schema="late_lock")
     late.open()
-    assert late._db is not None
-    late._db.execute("SET search_path = late")
-    late._db.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
-    late._db.execute("INSERT INTO t VALUES (7, 'v')")
+    late_session = session_of(late)
+    late_session.execute("SET search_path = late")
+    late_session.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+    late_session.execute("INSERT INTO t VALUES (7, 'v')")
     await db.run(
         lambda c: c.execute("INSERT INTO sql_commits (session, number) VALUES (?, ?) ON CONFLICT DO NOTHING", ("s", 3))
     )
     with pytest.raises(Exception, match=r"sql_commits_pkey|serialize"):
-        late._db.execute("INSERT INTO sql_commits (session, number) VALUES ('s', 3)")
+        late_session.execute("INSERT INTO sql_commits (session, number) VALUES ('s', 3)")
     late.close()
     assert await db.run(keys) == []
     await db.close()
@@ -231,13 +238,12 @@ async def _beside_a_sleeper(postgres: Postgres, schema: str) -> None:
     await db.run(insert(1, "0"))
     stopped = PostgresEngine(postgres.url(), (), schema=f"{schema}_other", patience_s=1.0)
     stopped.open()
-    sleeper = stopped._db
-    assert sleeper is not None
+    sleeper = session_of(stopped)
     computing = PostgresEngine(postgres.url(), (), schema=f"{schema}_third", patience_s=10.0)
     computing.open()
-    assert computing._db is not None
-    pid = computing._db.info.backend_pid
-    work = asyncio.create_task(asyncio.to_thread(computing._db.execute, "SELECT pg_sleep(8)"))
+    computing_session = session_of(computing)
+    pid = computing_session.info.backend_pid
+    work = asyncio.create_task(asyncio.to_thread(computing_session.execute, "SELECT pg_sleep(8)"))
     with suppress(psycopg.OperationalError), sleeper.pipeline():  # which is ended
         sleeper.execute("BEGIN")
         sleeper.execute(f"UPDATE {schema}.t SET v = '1' WHERE k = 1").rowcount  # noqa: B018
@@ -257,7 +263,7 @@ async def _beside_a_sleeper(postgres: Postgres, schema: str) -> None:
             assert state == "active", "others are left alone"
         finally:
             sleeper.close()
-            computing._db.cancel()
+            computing_session.cancel()
             with suppress(psycopg.errors.QueryCanceled):
                 await work
             computing.close()
@@ -291,15 +297,15 @@ async def test_what_waits_for_others_at_work_is_told_so(postgres: Postgres) -> N
     await db.run(insert(1, "0"))
     other = PostgresEngine(postgres.url(), (), schema="held_other", patience_s=10.0)
     other.open()
-    assert other._db is not None
-    other._db.execute("BEGIN")
-    other._db.execute("UPDATE held.t SET v = '1' WHERE k = 1")
-    work = asyncio.create_task(asyncio.to_thread(other._db.execute, "SELECT pg_sleep(2)"))
+    other_session = session_of(other)
+    other_session.execute("BEGIN")
+    other_session.execute("UPDATE held.t SET v = '1' WHERE k = 1")
+    work = asyncio.create_task(asyncio.to_thread(other_session.execute, "SELECT pg_sleep(2)"))
     with pytest.raises(DatabaseError, match="others hold what it changes") as told:
         await asyncio.wait_for(db.run(lambda c: c.execute("UPDATE t SET v = '2' WHERE k = 1").rowcount), 10)
     assert told.value.retriable
     await work
-    other._db.execute("COMMIT")
+    other_session.execute("COMMIT")
     assert await db.run(lambda c: c.execute("SELECT v FROM t").fetchone()[0]) == "1"
     other.close()
     await db.close()
@@ -310,7 +316,7 @@ async def test_what_meets_another_transaction_runs_again(postgres: Postgres) -> 
     await db.run(insert(1, "0"))
     other = PostgresEngine(postgres.url(), (), schema="meets_other")
     other.open()
-    assert other._db is not None
+    other_session = session_of(other)
     runs = 0
 
     def add(connection: Connection) -> None:
@@ -318,8 +324,7 @@ async def test_what_meets_another_transaction_runs_again(postgres: Postgres) -> 
         runs += 1
         (value,) = connection.execute("SELECT v FROM t WHERE k = ?", (1,)).fetchone()
         if runs == 1:
-            assert other._db is not None
-            other._db.execute("UPDATE meets.t SET v = '10' WHERE k = 1")
+            other_session.execute("UPDATE meets.t SET v = '10' WHERE k = 1")
         connection.execute("UPDATE t SET v = ? WHERE k = ?", (str(int(value) + 1), 1))
 
     await db.run(add)
@@ -379,7 +384,7 @@ async def test_several_that_change_the_same_rows_all_get_their_turn(
     """Conflicting transactions run again for a time, however many races a starved process loses, and without the
     statements that the driver prepared in a transaction that was rolled back.
     """
-    monkeypatch.setattr(engine, "_TRIES", 1)
+    monkeypatch.setattr(engine, "TRIES", 1)
     databases = [await opened(postgres.url(), "crowded") for _ in range(3)]
     await databases[0].run(insert(1, "0"))
 

@@ -201,8 +201,8 @@ async def test_an_url_is_asked_again_but_not_as_often_as_clients_like() -> None:
             nonlocal now
             now += seconds
             await keys.refresh()
-            if keys._asking is not None:
-                await keys._asking
+            if keys.asking is not None:
+                await keys.asking
 
         await later(60)
         assert place.asked == 1

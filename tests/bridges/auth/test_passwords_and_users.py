@@ -59,7 +59,7 @@ def test_a_cost_that_nobody_could_pay_is_refused(cost: tuple[int, int, int]) -> 
 
 
 @pytest.mark.parametrize("name", ["alice", "a", "9", "alice@example.org", "a" * 128, "a+b-c_d.e"])
-def test_names(name: str) -> None:
+def test_an_ordinary_name_of_a_user_is_accepted(name: str) -> None:
     check_name(name)
 
 

@@ -77,13 +77,10 @@ async def _change(node: Node, plan: Plan, tell: Connection) -> None:
     steps = Steps(plan.kill_at, armed=False)
     topic = node.catalog.topic(TOPIC)
     seal, make = cut(topic.active, random.Random(plan.life))
-    client, db = node.floors.storage.client, node.db
-    for owner, name, around in (
-        (db, "_execute", steps.around),
-        (client, "create_stream", steps.around_async),
-        (client, "seal", steps.around_async),
-    ):
-        setattr(owner, name, around(getattr(owner, name)))
+    client: Any = node.floors.storage.client
+    steps.around_commits(node.db)
+    client.create_stream = steps.around_async(client.create_stream)
+    client.seal = steps.around_async(client.seal)
     sealed: set[int] = set()
     all_sealed = asyncio.Event()
 

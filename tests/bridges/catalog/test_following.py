@@ -70,15 +70,15 @@ class Node:
 
     def state(self) -> dict[str, Any]:
         """All that is known, in words that can be compared."""
-        index = self.catalog._index
+        index = self.catalog.index
         topics = {
             name: (one.topic_id, one.partitions, one.config, one.names, one.epoch, one.imported, one.spent)
             for name, one in index.all.items()
         }
         assert set(self.heard.values()) == set(index.listed.values())
         assert index.partitions == sum(len(one.partitions) for one in index.all.values())
-        assert index._taken.keys() == {name.replace(".", "_") for name in topics}
-        assert self.catalog._making == 0
+        assert index.taken.keys() == {name.replace(".", "_") for name in topics}
+        assert self.catalog.making == 0
         names = {key: topic.name for key, topic in index.by_name.items()}
         return {"topics": topics, "names": names, "node": dict(self.catalog.node_config), "ids": set(index.by_id)}
 

@@ -19,7 +19,7 @@ def ordered(names: set[GroupName]) -> list[GroupName]:
 def test_names_that_come_and_go_stay_in_order_and_are_found_by_place(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_names, "_BLOCK", 3)
+    monkeypatch.setattr(group_names, "BLOCK", 3)
     chance = random.Random(seed)
     all_names = [(space, f"g{number}") for space in ("a", "b") for number in range(30)]
     expected = set(chance.sample(all_names, 20))
@@ -47,7 +47,7 @@ def test_names_that_come_and_go_stay_in_order_and_are_found_by_place(
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_a_walk_goes_on_while_names_come_and_go(descending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_names, "_BLOCK", 2)
+    monkeypatch.setattr(group_names, "BLOCK", 2)
     stays = [("s", f"stays{number:02}") for number in range(20)]
     names, met = GroupNames(stays), []
     for number, name in enumerate(names.walk(descending=descending)):

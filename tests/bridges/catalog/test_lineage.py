@@ -256,7 +256,7 @@ async def test_two_changes_at_once_of_the_same_partition(home: Home) -> None:
 async def test_an_end_is_not_final_before_a_promised_append_is_there(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridges.catalog.topics.seals._RETRY_FIRST_S", 3600.0)
+    monkeypatch.setattr("bridges.catalog.topics.seals.RETRY_FIRST_S", 3600.0)
     asked, kept = asyncio.Semaphore(0), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -412,7 +412,7 @@ async def test_one_that_waits_for_transactions_is_sealed_as_soon_as_they_are_ove
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it has been put off: readers of the parts wait for that end."""
-    monkeypatch.setattr("bridges.catalog.topics.seals._RETRY_FIRST_S", 3600.0)
+    monkeypatch.setattr("bridges.catalog.topics.seals.RETRY_FIRST_S", 3600.0)
     open_in = {0, 1}
     refused = asyncio.Semaphore(0)
 

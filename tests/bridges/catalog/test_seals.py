@@ -23,8 +23,8 @@ async def test_partitions_are_sealed_while_others_wait_for_a_server_that_is_gone
     tmp_path: Path, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than are sealed at the same time."""
-    monkeypatch.setattr(seals_module, "_PATIENCE_S", patience)
-    monkeypatch.setattr(seals_module, "_RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(seals_module, "PATIENCE_S", patience)
+    monkeypatch.setattr(seals_module, "RETRY_FIRST_S", 0.001)
     db = database(tmp_path / "db", MIGRATIONS, application_id=APPLICATION_ID)
     await db.open()
     topic = Topic("t", uuid.uuid4(), [PartitionInfo(number, number, WHOLE) for number in range(200)], {}, 0)
@@ -65,7 +65,7 @@ async def test_a_seal_that_fails_when_a_retry_was_asked_for_is_tried_again_at_on
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This node became the owner while it was refused for not being it: nobody asks a second time."""
-    monkeypatch.setattr(seals_module, "_RETRY_FIRST_S", 3600.0)
+    monkeypatch.setattr(seals_module, "RETRY_FIRST_S", 3600.0)
     db = database(tmp_path / "db", MIGRATIONS, application_id=APPLICATION_ID)
     await db.open()
     confirmed = asyncio.Event()

@@ -259,7 +259,7 @@ def test_what_is_not_promised_is_said(tmp_path: Path) -> None:
     assert any("power loss" in sentence for severity, sentence in of(found, "durability"))
 
 
-def test_few_descriptors(tmp_path: Path) -> None:
+def test_a_limit_of_few_descriptors_is_a_warning(tmp_path: Path) -> None:
     settings = set_to(tmp_path)
     assert worst(machine.check_descriptors(settings, 1_000_000)) is Severity.FINE
     assert worst(machine.check_descriptors(settings, 1024)) is Severity.WARNING

@@ -510,7 +510,7 @@ class Node:
             self._busy = False
             self.world.tell(f"n{self.number} gave {moved if answered else 'perhaps'} to {to}")
             if not self.cluster.rules.raise_unsettled:
-                keeper._giving.clear()
+                keeper.giving.clear()
 
         close()
 

@@ -190,10 +190,10 @@ class _Asked(Job):
 @cache
 def _engine(left_out: tuple[str, str] | None) -> ModuleType:
     """The engine's module in a world of its own."""
-    module = without(postgres, *(left_out or ("_TRIES = 10", "_TRIES = 10")))
+    module = without(postgres, *(left_out or ("TRIES = 10", "TRIES = 10")))
     module._Connection = Wired  # type: ignore[attr-defined]
-    module._TRIES = 2  # type: ignore[attr-defined]
-    module._CONFLICTS_S = 0.0  # type: ignore[attr-defined]
+    module.TRIES = 2  # type: ignore[attr-defined]
+    module.CONFLICTS_S = 0.0  # type: ignore[attr-defined]
     module.logger = logging.getLogger("simulated")  # type: ignore[attr-defined]
     module.logger.setLevel(logging.CRITICAL)
     return module

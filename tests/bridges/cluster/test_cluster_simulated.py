@@ -87,7 +87,7 @@ class Hasty(Keeper):
 
     def begin_giving(self, slots: Iterable[int]) -> None:
         super().begin_giving(slots)
-        self._giving.clear()
+        self.giving.clear()
 
 
 class Alone(Keeper):
@@ -235,7 +235,7 @@ ENGINE_WITHOUT = {
         " (lost.session, lost.number))",
     ),
     "a commit that is lost each time is told as failed": (
-        "_fail(group, SqlFailed(f'its COMMIT was answered by an error {_TRIES} times: {unknown.__cause__}'))",
+        "_fail(group, SqlFailed(f'its COMMIT was answered by an error {TRIES} times: {unknown.__cause__}'))",
         "pass",
     ),
     "a transaction has a row of its own": (

@@ -136,8 +136,8 @@ def world(postgres: Postgres, tmp_path: Path) -> World:
 
 async def beaten(service: Cluster, more: int = 3) -> None:
     """So many heartbeats later."""
-    before = service._beats
-    await until(lambda: service._beats >= before + more)
+    before = service.beats
+    await until(lambda: service.beats >= before + more)
 
 
 DATABASE = "the database has gone back"
@@ -159,7 +159,7 @@ async def test_a_database_that_goes_back_by_heartbeats_alone_ends_the_nodes(worl
     """As a standby that lagged by a moment in which nothing but they were written."""
     async with world.served(1) as one, world.served(2) as two:
         await beaten(one)
-        await until(lambda: one._marked == one._totals)
+        await until(lambda: one.marked == one.totals)
         await world.save()
         await beaten(one)
         await beaten(two)
@@ -226,10 +226,10 @@ async def test_a_database_that_went_back_is_refused_after_it_was_noticed(world: 
 
 async def test_a_bucket_that_goes_back_ends_the_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.served(1) as one:
-        await until(lambda: one._marked == one._totals)
+        await until(lambda: one.marked == one.totals)
         await world.save()
         monkeypatch.setattr("bridges.cluster.service.EVERY_S", 0.05)
-        one._mark_at = 0.0
+        one.mark_at = 0.0
         await beaten(one, 10)
         world.set_bucket_back()
         await until(lambda: world.ended)
@@ -283,7 +283,7 @@ class Held:
                 self.taken = True
 
         monkeypatch.setattr(Bucket, "put_again", late)
-        monkeypatch.setattr("bridges.cluster.service._MARKED_S", WAIT_S)
+        monkeypatch.setattr("bridges.cluster.service.MARKED_S", WAIT_S)
 
     def let_in(self) -> None:
         self._open.set()
@@ -309,10 +309,10 @@ async def test_an_epoch_waits_for_its_own_mark_where_another_is_under_way(
 ) -> None:
     async with world.served(1) as one:
         held = Held(monkeypatch, first=0)
-        one._begin_marking()
+        one.begin_marking()
         await until(lambda: held.waiting)
         raising = asyncio.create_task(one.raise_epoch(0))
-        await until(lambda: one._totals.epoch > one._marked.epoch)
+        await until(lambda: one.totals.epoch > one.marked.epoch)
         held.let_in()
         epoch = await raising
         assert max(mark.totals.epoch for mark in world.marks()) > epoch
@@ -324,7 +324,7 @@ async def test_the_last_mark_of_a_node_is_behind_one_that_the_bucket_takes_late(
     """A former mark would delete it, and the node would take the bucket for one that has gone back."""
     service = await world.begin(1)
     held = Held(monkeypatch, first=0)
-    service._begin_marking()
+    service.begin_marking()
     await until(lambda: held.waiting)
     await beaten(service)
     closing = asyncio.create_task(service.close())
@@ -332,7 +332,7 @@ async def test_the_last_mark_of_a_node_is_behind_one_that_the_bucket_takes_late(
     held.let_in()
     await closing
     await until(lambda: held.taken)
-    await until(lambda: [mark.beats for mark in world.marks()] == [service._beats])
+    await until(lambda: [mark.beats for mark in world.marks()] == [service.beats])
     assert not world.ended
 
 
@@ -353,9 +353,9 @@ async def test_a_bucket_that_does_not_answer_ends_nothing(world: World, monkeypa
         monkeypatch.setattr(Bucket, "put_again", refused)
         await one.raise_epoch(0)
         await beaten(one)
-        assert one._marked.is_behind(one._totals)
+        assert one.marked.is_behind(one.totals)
         monkeypatch.undo()
-        await until(lambda: one._marked == one._totals)
+        await until(lambda: one.marked == one.totals)
     assert not world.ended
 
 
@@ -367,7 +367,7 @@ async def test_a_worker_starts_while_the_bucket_is_away_and_checks_it_when_it_an
         await world.save()
     world.set_bucket_back()
     with monkeypatch.context() as away:
-        away.setattr("bridges.cluster.marks._PATIENCE_S", 0.0)
+        away.setattr("bridges.cluster.marks.PATIENCE_S", 0.0)
         away.setattr(Bucket, "list", refused)
         with pytest.raises(StoreError, match="the marks of the database cannot be read"):
             await world.begin(1)
@@ -478,7 +478,7 @@ async def test_a_bucket_that_is_away_at_the_start_is_checked_when_it_answers(
     shutil.rmtree(single.bucket)
     shutil.copytree(tmp_path / "saved", single.bucket)
     with monkeypatch.context() as away:
-        away.setattr("bridges.cluster.marks._PATIENCE_S", 0.0)
+        away.setattr("bridges.cluster.marks.PATIENCE_S", 0.0)
         away.setattr(Bucket, "list", refused)
         async with single.served() as place:
             assert single.life.failure is None

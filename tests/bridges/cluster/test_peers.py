@@ -80,7 +80,7 @@ async def test_a_process_is_past_when_nobody_or_another_start_is_where_it_was(
     await lives.close()
     assert await asks.is_past(there)
     # One that sleeps has its listener still.
-    monkeypatch.setattr("bridges.cluster.peers.peers._HELLO_S", 0.05)
+    monkeypatch.setattr("bridges.cluster.peers.peers.HELLO_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as asleep:
         address = f"127.0.0.1:{asleep.getsockname()[1]}"
         assert not await asks.is_past(replace(there, addresses={LISTENER: address}))

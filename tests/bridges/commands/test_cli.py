@@ -298,7 +298,7 @@ def scrape(node: NodeProcess) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
     }
 
 
-def test_metrics(one: NodeProcess) -> None:
+def test_metrics_count_what_the_commands_wrote_and_read(one: NodeProcess) -> None:
     ok("topic", "create", "counted", "--partitions", "2", node=one)
     ok("produce", "counted", "--partition", "1", node=one, stdin=b"a\nb\nc\n")
     ok("tail", "counted", "--limit", "2", node=one)
@@ -349,7 +349,9 @@ def test_the_console_page_and_its_parts_are_served(one: NodeProcess) -> None:
         ("GET", "/static/../api.py", None, 404),
     ],
 )
-def test_wrong_requests(one: NodeProcess, method: str, path: str, body: bytes | None, status: int) -> None:
+def test_wrong_requests_are_answered_with_their_status_and_an_error(
+    one: NodeProcess, method: str, path: str, body: bytes | None, status: int
+) -> None:
     request = urllib.request.Request(one.console + path, data=body, method=method)
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request)
@@ -433,7 +435,7 @@ def test_config_shows_values_and_origins(tmp_path: Path) -> None:
     assert b"SETTING" in run("config").stdout
 
 
-def test_version() -> None:
+def test_every_way_of_asking_names_the_version_and_the_commit() -> None:
     find_commit.cache_clear()  # somebody may have committed since
     assert run("version").stdout.decode() == run("--version").stdout.decode() == f"{version_line()}\n"
     found = json.loads(run("version", "--json").stdout)

@@ -77,11 +77,11 @@ async def crowd(node: Node) -> None:
     for number in range(10_000):
         # As if they had been made: so many streams would take the test's time.
         clone = Topic(f"t{number:05}", base.topic_id, base.partitions, {}, base.created_ms)
-        node.catalog._index.add(clone)
+        node.catalog.index.add(clone)
     one = [("base", 0, Committed(0))]
     await append(node, "base", 0, 1_000)
     for number in range(1_000):
-        node.progress._store(("consumers", f"g{number:04}"), one)
+        node.progress.store(("consumers", f"g{number:04}"), one)
     history, now = node.floors.host.recorder.history, time.monotonic()
     for step in range(180, 0, -1):
         at = now - step * FINE_S

@@ -143,8 +143,8 @@ async def test_what_readers_are_sent_is_counted_until_they_take_it(node: Node) -
     link[1].write(head(RECORDS, "POST", f"Content-Length: {len(body)}", "Connection: close") + body)
     assert (await told(link))[0] == 200
     links = [await connect(node) for _ in range(60)]
-    for reader, writer in links:
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
+    for _, writer in links:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(head(RECORDS + "?partition=0", "GET"))
     await until(lambda: node.budget.by_kind[Kind.READS] >= 60 * 16 * 1024 or node.budget.waiting)
     assert node.budget.held <= BUDGET
@@ -162,8 +162,8 @@ async def test_what_a_large_record_decompresses_to_is_counted_while_a_reader_tak
     assert len(batch) < 64 * 1024
     log.append(Batch(batch, 1, int(FormatId.KAFKA), 1), lambda at, error: stored.set_result(error))
     assert await stored is None
-    reader, writer = await connect(node)
-    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    _, writer = await connect(node)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(head(RECORDS + "?partition=0", "GET"))
     await until(lambda: node.budget.by_kind[Kind.READS] >= size)
     writer.transport.abort()
@@ -180,8 +180,8 @@ async def test_large_records_wait_for_room_as_they_are_decompressed(node: Node, 
     log.append(Batch(batch, 1, int(FormatId.KAFKA), 1), lambda at, error: stored.set_result(error))
     assert await stored is None
     links = [await connect(node) for _ in range(6)]
-    for reader, writer in links:
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
+    for _, writer in links:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(head(RECORDS + "?partition=0", "GET", "Connection: close"))
     tracemalloc.start()
     try:
@@ -193,7 +193,7 @@ async def test_large_records_wait_for_room_as_they_are_decompressed(node: Node, 
     assert node.budget.held <= BUDGET
 
     async def read(link: Link) -> int:
-        link[0]._transport.resume_reading()  # type: ignore[attr-defined]
+        link[1].transport.resume_reading()  # type: ignore[attr-defined]
         found = 0
         while piece := await link[0].read(MIB):
             found += piece.count(b"x")

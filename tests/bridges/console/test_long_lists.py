@@ -78,9 +78,9 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     one = [("wide", 0, Committed(0))]
     # As if it had been loaded: so many commits would take the test's time.
     for number in range(GROUPS):
-        made.progress._store(("consumers", f"g{number}"), one)
+        made.progress.store(("consumers", f"g{number}"), one)
         made.progress.listed.add(("consumers", f"j{number}"))
-    made.progress._store(("consumers", "all"), [("wide", number, Committed(0)) for number in range(5_000)])
+    made.progress.store(("consumers", "all"), [("wide", number, Committed(0)) for number in range(5_000)])
     monkeypatch.setattr(Node, "group_directories", property(lambda _: {"test": Joined()}))
     monkeypatch.setattr(Node, "transaction_directories", property(lambda _: {"test": Coordinated()}))
     gc.collect()

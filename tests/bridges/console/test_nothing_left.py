@@ -94,7 +94,7 @@ async def test_nothing_is_left_of_a_connection(tmp_path: Path, monkeypatch: pyte
     node = Node(load(given, environ={}, directory=tmp_path).settings, fronts=[])
     await node.start()
     try:
-        site = doors[0]._site
+        site = doors[0].site
         await site.open()
         address = node.addresses["console"]
         place = (address.host, address.port)

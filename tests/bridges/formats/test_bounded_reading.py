@@ -142,7 +142,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("codec", list(EMPTY))
 def test_any_number_of_empty_parts_is_taken_some_at_a_time(codec: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
-    head = compression._JAVA_SNAPPY_HEADER if codec is Compression.SNAPPY else b""
+    head = compression.JAVA_SNAPPY_HEADER if codec is Compression.SNAPPY else b""
     last = compress(codec, encode([Record(b"k", b"v", timestamp=1)])[HEADER_SIZE:])
     batch = batch_of(head + EMPTY[codec] * 10_000 + last.removeprefix(head), codec, 1)
     meter = Meter(monkeypatch)

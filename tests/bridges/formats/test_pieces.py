@@ -14,7 +14,7 @@ import pytest
 
 import bridges.formats.columns.translation  # noqa: F401 - the import takes much memory
 from anabranch_kit.run.sliced import Sliced, advance, at_once
-from bridges.formats import FORMATS, FormatId, _one_by_one, _translation
+from bridges.formats import FORMATS, FormatId, translate_group, translate_one
 from bridges.formats.codecs.compression import Compression, compress, decompress
 from bridges.formats.codecs.ydb import Codec
 from bridges.formats.kafka import HEADER_SIZE, encode
@@ -137,7 +137,7 @@ SOURCES = {
 def test_no_step_of_a_translation_copies_much(source: str, target: FormatId) -> None:
     form, records, payload = SOURCES[source]()
     batch = StoredBatch(100, 100 + records, form, payload)
-    translated = in_small_steps(_one_by_one(FORMATS[form], batch, FORMATS[target], 1 << 27))
+    translated = in_small_steps(translate_one(FORMATS[form], batch, FORMATS[target], 1 << 27))
     expected = [one for one in FORMATS[form].records(batch) if one is not None]
     found = [one for one in FORMATS[target].records(StoredBatch(100, 100 + records, target, translated)) if one]
     assert [(one.key, one.value, one.offset) for one in found] == [(one.key, one.value, one.offset) for one in expected]
@@ -152,7 +152,7 @@ def test_no_step_of_a_translation_by_columns_copies_much(codec: int) -> None:
         values = [bytes(100)] * 20_000 + [large] + [b"end"] * 50
         payload = encode([Record(None, value) for value in values], codec=codec)
         batch = StoredBatch(0, len(values), FormatId.KAFKA, payload)
-        (made,) = in_small_steps(_translation(FORMATS[FormatId.KAFKA], [batch], FORMATS[FormatId.YDB], 1 << 27))
+        (made,) = in_small_steps(translate_group(FORMATS[FormatId.KAFKA], [batch], FORMATS[FormatId.YDB], 1 << 27))
         again = FORMATS[FormatId.YDB].records(StoredBatch(0, len(values), FormatId.YDB, made))
         assert [one.value for one in again if one] == values
 

@@ -187,7 +187,7 @@ def test_small_batches_are_translated_with_those_before_them(
     alone = [Translator(0).payload(1, batch, FormatId.YDB) for batch in batches]
     translator = Translator(1 << 20)
     first = translator.payload(1, batches[0], FormatId.YDB, batches[1:])
-    monkeypatch.setattr(formats, "_translation", None)  # all others are there already
+    monkeypatch.setattr(formats, "translate_group", None)  # all others are there already
     made = [first, *(translator.payload(1, batch, FormatId.YDB) for batch in batches[1:])]
     for batch, one, other in zip(batches, made, alone, strict=True):
         assert one is not None

@@ -239,7 +239,7 @@ async def test_who_takes_nothing_of_an_answer_is_given_up() -> None:
             began = asyncio.create_task(found.started.wait())
             await asyncio.wait([began], timeout=1)
             began.cancel()
-        link[0]._transport.pause_reading()  # type: ignore[attr-defined]
+        link[1].transport.pause_reading()  # type: ignore[attr-defined]
         await until(lambda: not found.site.connections)
 
 

@@ -127,7 +127,7 @@ class Backend:
         self.seals.append(epoch)
         return self.end
 
-    def _found(self, offset: int, max_bytes: int, limit: int) -> list[Entry]:
+    def find(self, offset: int, max_bytes: int, limit: int) -> list[Entry]:
         """Batches from the one that contains ``offset`` up to a damaged one, which is an error if it is the first."""
         end = limit if limit >= 0 else self.end
         found = [e for e in self.entries if e.end_offset > offset and e.base_offset < end]
@@ -139,7 +139,7 @@ class Backend:
     def fetch(self, stream_id: int, offset: int, max_bytes: int, done: Callable[[Any], None], *, limit: int) -> None:
         self.reads += 1
         try:
-            found = self._found(offset, max_bytes, limit)
+            found = self.find(offset, max_bytes, limit)
         except SbpError as error:
             done(error)
         else:
@@ -154,7 +154,7 @@ class Backend:
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]:
         if self.broken_at is not None and offset >= self.broken_at:
             raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "cannot be read")
-        found = self._found(offset, max_bytes, limit)[:3]
+        found = self.find(offset, max_bytes, limit)[:3]
         self.rebuilt += len(found)
         return found
 
@@ -312,6 +312,16 @@ def kafka_row(ledger: Ledger, producer_id: int) -> ProducerState | None:
 def kafka_ids(ledger: Ledger) -> list[int]:
     """Kafka's producers in a ledger, the longest idle first."""
     return [int.from_bytes(key, "big", signed=True) for key in ledger.table(LedgerKind.KAFKA).writers()]
+
+
+class Sleeper:
+    """A waiter that counts."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def log_moved(self, log: PartitionLog) -> None:
+        self.woken += 1
 
 
 async def settle() -> None:

@@ -310,7 +310,7 @@ async def test_the_cache_of_all_partitions_is_bounded(db: Database) -> None:
         world = World(db=db)
         log = await aborting(world, 50)
         blocks = world.logs.aborted
-        blocks._most = 2000
+        blocks.most = 2000
         for offset in range(0, 80, 2):
             await log.know_aborted(offset)
             assert blocks.cached_bytes <= 2000

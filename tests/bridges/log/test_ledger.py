@@ -98,7 +98,7 @@ def test_gaps_and_partial_repeats_are_out_of_order() -> None:
             ledger.known(ProducerStamp(1, 0, first, count))
 
 
-def test_epochs() -> None:
+def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero() -> None:
     ledger = Producers()
     write(ledger, (1, 3, 0, 2))
     with pytest.raises(ProducerFenced):
@@ -116,7 +116,7 @@ def test_an_unknown_producer_may_start_anywhere() -> None:
     assert ledger.known(ProducerStamp(1, 7, 501, 1)) is None
 
 
-def test_sequences_wrap() -> None:
+def test_sequences_go_on_at_zero_behind_the_highest() -> None:
     ledger = Producers()
     write(ledger, (1, 0, LAST - 1, 4), (1, 0, 2, 1))
     assert ledger.known(ProducerStamp(1, 0, LAST - 1, 4)) == 0
@@ -289,7 +289,7 @@ class Watched(dict[bytes, bytes]):
 
 def test_expiry_looks_only_at_what_expires_and_never_at_more_than_a_slice() -> None:
     ledger = many(5 * SLICE)
-    ledger._rows = Watched(ledger._rows)
+    ledger.rows = Watched(ledger.rows)
     for before, expired in ((0, 0), (3, 3), (3, 0), (1 << 60, SLICE)):
         Watched.seen = 0
         assert ledger.expire(before) == expired
@@ -298,13 +298,13 @@ def test_expiry_looks_only_at_what_expires_and_never_at_more_than_a_slice() -> N
 
 def test_beginning_to_read_a_ledger_out_looks_at_nobody_but_producers_in_flight_and_then_at_a_slice_at_a_time() -> None:
     ledger = many(5 * SLICE)
-    ledger._rows = Watched(ledger._rows)
+    ledger.rows = Watched(ledger.rows)
     Watched.seen = 0
     capture = ledger.capture({key(5 * SLICE - 1): None})
     assert Watched.seen == 0
     for number, piece in enumerate(capture.pieces(), 1):
         assert Watched.seen <= number * SLICE
-        assert len(piece) <= SLICE * (4 + 8 + len(many(1)._rows[key(0)]))
+        assert len(piece) <= SLICE * (4 + 8 + len(many(1).rows[key(0)]))
     assert number == 5
     capture.close()
     assert len(ledger) == 5 * SLICE

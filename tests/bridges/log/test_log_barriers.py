@@ -18,7 +18,7 @@ from bridges.log.ledger.expiry import expire_producers
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import Entry
-from tests.bridges.log.log_lab import World, batch, settle
+from tests.bridges.log.log_lab import Sleeper, World, batch, settle
 from tests.kit.waiting import until
 
 
@@ -33,14 +33,6 @@ def failures(world: World) -> dict[str, int]:
 class BrokenWaiter:
     def log_moved(self, log: PartitionLog) -> None:
         raise RuntimeError("a bug in a waiter")
-
-
-class Sleeper:
-    def __init__(self) -> None:
-        self.woken = 0
-
-    def log_moved(self, log: PartitionLog) -> None:
-        self.woken += 1
 
 
 async def answer_to(ask: Callable[[Callable[..., None]], None]) -> tuple[Any, ...]:

@@ -286,7 +286,7 @@ async def test_what_could_not_be_opened_is_tried_again_when_its_server_has_a_suc
     assert not opening.done(), "it waits for its time"
     for gone in owners.on_gone:
         gone()
-    assert not world.logs.opener._put_off, "it waits no longer"
+    assert not world.logs.opener.put_off, "it waits no longer"
     await opening
     assert log.is_open
     await world.logs.close()

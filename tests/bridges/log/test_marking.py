@@ -316,7 +316,7 @@ SAFEGUARDS = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-async def test_a_marker(scenario: Scenario) -> None:
+async def test_markers_are_written_once_whatever_happens(scenario: Scenario) -> None:
     await scenario(marking)
 
 

@@ -116,7 +116,7 @@ def test_damaged_snapshots_raise_only_the_typed_error(data: bytes) -> None:
 
 def test_rows_stay_bounded() -> None:
     index, _ = build([(1, 500, i) for i in range(10_000)], max_rows=16)
-    assert len(index._offsets) <= 16
+    assert len(index.offsets) <= 16
     assert index.size_bytes == 5_000_000
 
 
@@ -126,7 +126,7 @@ def test_what_is_dropped_takes_its_timestamps_with_it(rows, offset) -> None:  # 
     index.drop_before(offset)
     fresh = OffsetIndex(interval=500)
     fresh.restore(index.snapshot())
-    start = index._offsets[0]
+    start = index.offsets[0]
     kept = [ts for base, _, ts in all_batches if base >= start]
     for one in (index, fresh):
         found = one.highest()

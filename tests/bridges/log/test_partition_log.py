@@ -21,7 +21,7 @@ from bridges.formats.kafka import parse_header
 from bridges.log.partition.partition_log import PartitionLog
 from sbp_back.errors import ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.wire.entry import pack_entry
-from tests.bridges.log.log_lab import World, batch, settle
+from tests.bridges.log.log_lab import Sleeper, World, batch, settle
 from tests.left_behind import left_behind
 
 
@@ -167,16 +167,6 @@ async def test_reads_come_from_memory_or_the_backend_and_only_below_the_high_wat
     for offset in (-1, 9):
         with pytest.raises(OffsetOutOfRange):
             await log.read_batches(offset, 100)
-
-
-class Sleeper:
-    """A waiter that counts."""
-
-    def __init__(self) -> None:
-        self.woken = 0
-
-    def log_moved(self, log: PartitionLog) -> None:
-        self.woken += 1
 
 
 async def test_waiters_are_woken_once_for_a_group_of_acknowledgements() -> None:

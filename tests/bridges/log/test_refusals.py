@@ -174,12 +174,12 @@ def test_a_refusal_counts_for_its_epoch_and_time(monkeypatch: pytest.MonkeyPatch
     refused.note("t", 0, last)
     with pytest.raises(OutOfOrderSequence):
         refused.require_first("t", 0, ProducerStamp(9, 0, 0, 1), written=True)
-    monkeypatch.setattr(refusals, "_KEPT_S", 0.0)
+    monkeypatch.setattr(refusals, "KEPT_S", 0.0)
     refused.require_first("t", 0, ProducerStamp(9, 0, 0, 1), written=True)
 
 
 def test_producers_that_were_refused_do_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "_MOST", 10)
+    monkeypatch.setattr(refusals, "MOST", 10)
     refused = Refusals()
     for producer in range(100):
         refused.note("t", 0, ProducerStamp(producer, 0, 0, 1))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.formats.records import StoredBatch
-from bridges.log.partition.tail_cache import _OVERHEAD as OVERHEAD
+from bridges.log.partition.tail_cache import OVERHEAD as OVERHEAD
 from bridges.log.partition.tail_cache import Tail, TailCache
 
 ALL = 1 << 62

@@ -61,13 +61,13 @@ class Walks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        real = time_search._walking
+        real = time_search.walk
 
         def walking(*args: Any) -> Any:
             self.count += 1
             return real(*args)
 
-        monkeypatch.setattr(time_search, "_walking", walking)
+        monkeypatch.setattr(time_search, "walk", walking)
 
 
 # --- lookups --------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ async def test_a_partition_that_kept_such_a_claim_heals(with_snapshot: bool) -> 
 
 
 async def test_more_claims_than_one_check_looks_into_are_a_matter_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_search, "_ROWS_PER_CHECK", 2)
+    monkeypatch.setattr(time_search, "ROWS_PER_CHECK", 2)
     world = World()
     log = await written(world, *(batch(NOW - 2 * DAY, claim=LIE, size=LARGE) for _ in range(5)), batch(NOW, size=LARGE))
     starts = [await retained(world, log) for _ in range(3)]
@@ -174,11 +174,11 @@ async def test_more_claims_than_one_check_looks_into_are_a_matter_of_time(monkey
 
 
 async def test_one_partition_s_claims_keep_no_other_from_being_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_search, "_PATIENCE_S", 0)
+    monkeypatch.setattr(time_search, "PATIENCE_S", 0)
     world = World()
     log = await written(world, batch(NOW - 2 * DAY, claim=LIE, size=LARGE), batch(NOW, size=LARGE))
     assert await retained(world, log) == 0, "nobody waited"
-    await until(lambda: not world.logs.search._settling)
+    await until(lambda: not world.logs.search.settling)
     assert await retained(world, log) == 1, "it went on by itself"
 
 
@@ -186,7 +186,7 @@ async def test_a_defect_of_looking_into_claims_is_seen_and_repeated(monkeypatch:
     world = World()
     log = await written(world, batch(NOW - 2 * DAY, claim=LIE, size=LARGE), batch(NOW, size=LARGE))
     with monkeypatch.context() as patch:
-        patch.setattr(time_search, "_walking", lambda *_: 1 / 0)
+        patch.setattr(time_search, "walk", lambda *_: 1 / 0)
         assert await retained(world, log) == 0
     assert world.logs.barrier.failures == {"looking into timestamps": 1}
     assert await retained(world, log) == 1

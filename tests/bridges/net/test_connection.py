@@ -45,7 +45,7 @@ async def test_a_large_request_is_received_when_it_could_start() -> None:
         reader, writer = await asyncio.open_connection(*address)
         sent = [frame(LATER, b"a"), frame(LATER, b"b" * 3_000_000)]
         writer.write(b"".join(sent))
-        await until(lambda: any(not connection._reading for connection in server.connections))
+        await until(lambda: any(not connection.reading for connection in server.connections))
         assert server.started == [LATER]
         assert server.budget.held < 300_000
         server.answer_all()
@@ -64,7 +64,7 @@ async def test_a_connection_with_too_much_under_way_is_not_read() -> None:
         writer.write(b"".join(sent))
         await until(lambda: len(server.later) >= 11 or not server.connections)
         (connection,) = server.connections
-        await until(lambda: not connection._reading)
+        await until(lambda: not connection.reading)
         assert len(server.later) < 100
         got: list[bytes] = []
         while len(got) < len(sent):
@@ -84,7 +84,7 @@ async def test_small_frames_that_wait_count_with_what_they_take() -> None:
         writer.write(b"".join(sent))
         await until(lambda: bool(server.later) and server.budget.held > 2000 * 100)
         (connection,) = server.connections
-        assert not connection._reading
+        assert not connection.reading
         server.answer_all()
         assert [await receive(reader) for _ in sent] == sent
         await until(lambda: server.budget.held == 0)
@@ -126,7 +126,7 @@ async def test_what_a_client_has_sent_before_it_closes_is_started() -> None:
         writer.write(frame(LATER) + frame(ALONE) + frame(NOW) * 100)
         writer.close()
         await until(lambda: bool(server.later))
-        await until(lambda: all(connection._ended for connection in server.connections))
+        await until(lambda: all(connection.half_closed for connection in server.connections))
         server.answer_all()
         await until(lambda: not server.connections)
         assert server.started == [LATER, ALONE] + [NOW] * 100

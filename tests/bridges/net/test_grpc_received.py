@@ -150,7 +150,9 @@ async def looked(
         return True
 
     monkeypatch.setattr(grpc_received, "close", close)
-    monkeypatch.setattr(memory, "_ask", lambda ports: {("10.0.0.1", port): Arrived(0, port, cookie) for port in there})
+    monkeypatch.setattr(
+        memory, "ask_kernel", lambda ports: {("10.0.0.1", port): Arrived(0, port, cookie) for port in there}
+    )
     await memory.measure({1})
     return closed
 
@@ -227,7 +229,7 @@ async def test_what_is_free_in_the_heap_goes_back(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(grpc_received, name, 0.001)
     memory = ReceivedMemory(MemoryBudget(64 * MIB, loop.call_soon), Barrier())
     found = {("10.0.0.1", 1): Arrived(0, 0, b"1")}
-    monkeypatch.setattr(memory, "_ask", lambda ports: found)
+    monkeypatch.setattr(memory, "ask_kernel", lambda ports: found)
     task = asyncio.create_task(memory.watch({1}))
     try:
         async with asyncio.timeout(60):

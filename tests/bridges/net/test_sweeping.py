@@ -20,13 +20,13 @@ class Broken:
 
 async def test_a_connection_that_cannot_be_closed_does_not_end_the_sweeping() -> None:
     server = EchoServer(Limits())
-    first = server._sweeper
+    first = server.sweeper
     broken: Any = Broken()
     server.connections[broken] = None
     with pytest.raises(RuntimeError):
-        server._sweep()
-    assert server._sweeper is not first
-    assert server._sweeper is not None
-    assert server._sweeper.when() > asyncio.get_running_loop().time()
+        server.sweep()
+    assert server.sweeper is not first
+    assert server.sweeper is not None
+    assert server.sweeper.when() > asyncio.get_running_loop().time()
     server.connections.clear()
     await server.close()

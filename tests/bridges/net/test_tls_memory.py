@@ -27,7 +27,7 @@ async def test_each_connection_counts_while_it_lives_and_receives_in_small_piece
         await until(lambda: server.budget.by_kind[Kind.TLS] == 3 * BOUNDED_BYTES)
         assert server.budget.capacity == rest - 3 * BOUNDED_BYTES
         for connection in server.connections:
-            protocol = connection._transport._ssl_protocol
+            protocol = connection.transport._ssl_protocol
             assert len(protocol._ssl_buffer) == RECEIVED_AT_ONCE
             assert protocol.get_buffer(-1).nbytes == RECEIVED_AT_ONCE
         sent = frame(NOW, bytes(range(256)) * 20_000)
@@ -35,7 +35,7 @@ async def test_each_connection_counts_while_it_lives_and_receives_in_small_piece
             writer.write(sent)
             assert await receive(reader) == sent
         for connection in server.connections:
-            assert len(connection._transport._ssl_protocol._ssl_buffer) == RECEIVED_AT_ONCE
+            assert len(connection.transport._ssl_protocol._ssl_buffer) == RECEIVED_AT_ONCE
         ways[0][1].transport.abort()
         await until(lambda: server.budget.by_kind[Kind.TLS] == 2 * BOUNDED_BYTES)
         plain = await server.listen("plain", "127.0.0.1", 0)

@@ -245,7 +245,7 @@ def test_what_is_no_size(text: str) -> None:
         (":80", Address("127.0.0.1", 80)),
     ],
 )
-def test_addresses(text: str, address: Address) -> None:
+def test_addresses_are_read_as_they_are_written(text: str, address: Address) -> None:
     assert Address.parse(text) == address
     assert Address.parse(str(address)) == address
 

@@ -141,7 +141,7 @@ class Lab:
 
     def advance(self) -> None:
         """Let happen what is due now: in one go, and in as many steps as there were deadlines at most."""
-        known = len(self.coordinator._timers)
+        known = len(self.coordinator.timers)
         steps = self.coordinator.advance(self.now)
         assert steps <= known
         self.steps += steps

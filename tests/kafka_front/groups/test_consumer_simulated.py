@@ -230,10 +230,10 @@ class Simulation:
         if group.epoch == group.target_epoch:
             wanted = [place for member in group.members.values() for place in places(member.target)]
             assert len(wanted) == len(set(wanted)), "two members are to have the same"
-        for topic, numbers in group._holders.items():
+        for topic, numbers in group.holders.items():
             for number in numbers:
                 assert (topic, number) in held
-        assert sum(len(numbers) for numbers in group._holders.values()) == len(held)
+        assert sum(len(numbers) for numbers in group.holders.values()) == len(held)
 
     def wanted(self, *readers: Reader) -> set[tuple[bytes, int]]:
         """Everything that these, or all, want to read."""
@@ -330,7 +330,7 @@ def _forgets_what_is_revoked(
     changed: bool = original(self, member, state, epoch, assigned, revoking)
     for topic, numbers in revoking.items():
         for number in numbers:
-            self._holders.get(topic, {}).pop(number, None)
+            self.holders.get(topic, {}).pop(number, None)
     return changed
 
 

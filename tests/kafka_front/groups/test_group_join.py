@@ -342,7 +342,7 @@ def test_a_full_group_takes_nobody_but_its_members() -> None:
 def test_a_lowered_limit_pushes_out_who_rejoins_last() -> None:
     lab = Lab()
     leader, follower, last = lab.stable(3)
-    lab.coordinator._settings = KafkaGroupSettings(max_size=2)
+    lab.coordinator.settings = KafkaGroupSettings(max_size=2)
     joins = [lab.join(leader), lab.join(follower)]
     assert lab.join(last).error == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert [join.answer.generation for join in joins] == [2, 2]

@@ -50,8 +50,8 @@ async def test_groups_that_are_stored_without_end_hold_up_nobody() -> None:
     await asyncio.wait_for(settled, 5)
     assert store.saved[0] == "first"
     assert "mine" in store.saved
-    assert journal._writer is not None, "the others go on"
-    journal._writer.cancel()
+    assert journal.writer is not None, "the others go on"
+    journal.writer.cancel()
 
 
 async def test_nothing_under_way_is_settled_at_once() -> None:

@@ -257,7 +257,7 @@ class GroupMachine(RuleBasedStateMachine):
         group = coordinator.groups.get(GROUP)
         if group is None:
             return
-        keys = {(key[0].name, key[2]) for key in coordinator._timers._at}
+        keys = {(key[0].name, key[2]) for key in coordinator.timers._at}
         for member in group.members.values():
             assert ("SESSION", member.member_id) in keys or member.keeps_session
         for member_id in group.pending:

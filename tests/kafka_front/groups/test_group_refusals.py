@@ -109,11 +109,11 @@ async def test_a_member_of_the_new_protocol_is_logged_unless_it_leaves_or_joins_
 
 
 def test_names_of_clients_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "_MOST", 3)
+    monkeypatch.setattr(refusals, "MOST", 3)
     found = Refusals()
     with structlog.testing.capture_logs() as lines:
         for number in (0, 1, 2, 0, 3, 0, 1):
             ctx: Any = SimpleNamespace(client_id=f"{number}", connection=SimpleNamespace(peer=("host", 1)))
             found.note(ctx, "g", ErrorCode.INVALID_REQUEST, "reason")
     assert [line["client"] for line in lines] == ["0", "1", "2", "3", "1"], "the least recent one is forgotten"
-    assert len(found._logged) == 3
+    assert len(found.logged) == 3

@@ -23,13 +23,13 @@ class WireClient:
     host: str
     port: int
     client_id: str = "wire"
-    _reader: asyncio.StreamReader | None = None
-    _writer: asyncio.StreamWriter | None = None
+    reader: asyncio.StreamReader | None = None
+    writer: asyncio.StreamWriter | None = None
     _correlation: int = 0
     _tasks: list[asyncio.Task[Any]] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection(self.host, self.port)
+        self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
         return self
 
     async def __aexit__(
@@ -37,18 +37,18 @@ class WireClient:
     ) -> None:
         for task in self._tasks:
             task.cancel()
-        assert self._writer is not None
-        self._writer.close()
+        assert self.writer is not None
+        self.writer.close()
 
     async def call(self, version: int, message: Any) -> Any:
         """Send a request and return its response."""
-        assert self._reader is not None
-        assert self._writer is not None
+        assert self.reader is not None
+        assert self.writer is not None
         self._correlation += 1
         parts = codec.encode_request(version, self._correlation, self.client_id, message)
-        self._writer.write(b"".join(parts))
-        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-        correlation, response = codec.decode_response(message.API_KEY, version, await self._reader.readexactly(size))
+        self.writer.write(b"".join(parts))
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        correlation, response = codec.decode_response(message.API_KEY, version, await self.reader.readexactly(size))
         assert correlation == self._correlation
         return response
 

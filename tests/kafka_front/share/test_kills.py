@@ -9,10 +9,10 @@ import asyncio
 import os
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from kafka_front.front import KafkaFront
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.wire_client import WireClient
@@ -38,11 +38,12 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
             await node.catalog.create_topic("t", 1, {})
             await write(node, [b"%d" % number for number in range(RECORDS)])
             (front,) = node.fronts
-            share: Any = front._server._share  # type: ignore[attr-defined]
-            await share._configs.change("shared", {"share.auto.offset.reset": "earliest"})
+            assert isinstance(front, KafkaFront)
+            assert front.server is not None
+            assert front.server.service is not None
+            await front.server.service.group_configs.change("shared", {"share.auto.offset.reset": "earliest"})
         steps = Steps(kill_at)
-        db: Any = node.db
-        db._execute = steps.around(db._execute)
+        steps.around_commits(node.db)
         pipe.send(node.catalog.topics["t"].topic_id.bytes)
         await asyncio.to_thread(pipe.recv)
         pipe.send(steps.seen)

@@ -268,7 +268,7 @@ async def test_a_connection_that_ends_gives_back_what_it_has(tmp_path: Path) -> 
         assert await waiting == [(0, 0, 2), (1, 1, 2), (2, 2, 2)]
 
 
-async def test_sessions(tmp_path: Path) -> None:
+async def test_a_request_outside_its_share_session_is_refused(tmp_path: Path) -> None:
     async with lab(tmp_path) as made:
         await made.earliest()
         member = await made.member()
@@ -348,9 +348,9 @@ async def test_a_topic_made_anew_is_read_from_its_beginning(tmp_path: Path) -> N
 def share_of(made: Lab) -> ShareService:
     (front,) = made.node.fronts
     assert isinstance(front, KafkaFront)
-    assert front._server is not None
-    assert front._server._share is not None
-    return front._server._share
+    assert front.server is not None
+    assert front.server.share is not None
+    return front.server.share
 
 
 async def test_an_acknowledgement_is_answered_when_it_is_durable(
@@ -419,9 +419,8 @@ async def test_a_group_that_reads_committed_data_gets_nothing_of_aborted_transac
         await ended(log, 2, commit=True)  # 4
         await write(made.node, [b"p"])  # 5
         await written_in(log, 3, b"open")  # 6
-        await share_of(made)._configs.change(
-            GROUP, {"share.isolation.level": "read_committed", "share.auto.offset.reset": "earliest"}
-        )
+        await made.configure("share.isolation.level", "read_committed")
+        await made.earliest()
         member = await made.member()
         got = [offset for first, last, _ in await member.acquire() for offset in range(first, last + 1)]
         assert {2, 5} <= set(got)
@@ -430,7 +429,7 @@ async def test_a_group_that_reads_committed_data_gets_nothing_of_aborted_transac
             assert await member.acknowledge(offset, offset, ACCEPT if offset in (2, 5) else GAP) == 0
         await ended(log, 3, commit=True)
         assert (await member.acquire())[0] == (6, 6, 1)
-        await share_of(made)._configs.change("other", {"share.auto.offset.reset": "earliest"})
+        await made.earliest("other")
         everything = await made.member("other")
         assert (await everything.acquire())[0] == (0, 1, 1)
 
@@ -443,13 +442,12 @@ async def test_a_group_begins_at_a_time_and_has_times_of_its_own(tmp_path: Path)
         for age_ms in (7_200_000, 3_000_000, 0):
             payload = encode([Record(None, b"v", timestamp=now_ms - age_ms)])
             await append(log, Batch(payload, 1, int(FormatId.KAFKA), now_ms - age_ms))
-        await share_of(made)._configs.change(
-            GROUP, {"share.auto.offset.reset": "by_duration:PT1H", "share.heartbeat.interval.ms": "7000"}
-        )
+        await made.configure("share.auto.offset.reset", "by_duration:PT1H")
+        await made.configure("share.heartbeat.interval.ms", "7000")
         member = await made.member()
         assert (await member.beat()).heartbeat_interval_ms == 7_000
         assert (await member.acquire())[0][0] == 1
-        await share_of(made)._configs.change("later", {"share.auto.offset.reset": "by_duration:PT0.001S"})
+        await made.configure("share.auto.offset.reset", "by_duration:PT0.001S", "later")
         assert await (await made.member("later")).acquire() == []
 
 
@@ -508,7 +506,8 @@ async def test_partitions_that_are_not_there_are_told_of_once_and_not_kept(tmp_p
             absent: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             other: ErrorCode.UNKNOWN_TOPIC_ID,
         }
-        assert (sessions.partitions, len(sessions._readers)) == (1, 1)
+        assert sessions.partitions == 1
+        assert [sessions.reads((GROUP, *place)) for place in (there, absent, other)] == [True, False, False]
         assert (await member.fetch()).responses == []
 
 
@@ -533,8 +532,10 @@ async def test_share_sessions_remember_no_more_partitions_than_they_may(
         for client in made.clients:
             await client.__aexit__(None, None, None)
         await until(lambda: not sessions.partitions)
-        assert (len(sessions), sessions._readers, sessions._ending) == (0, {}, {})
-        assert not share_of(made)._live, "what nobody reads is not kept"
+        assert len(sessions) == 0
+        for group in (*(f"g{number}" for number in range(9)), *(f"h{number}" for number in range(3))):
+            assert not share_of(made).live_of(group), "what nobody reads is not kept"
+            assert not any(sessions.reads((group, made.topic_id, number)) for number in range(40))
 
 
 class Staying:

@@ -30,13 +30,12 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
             await node.catalog.create_topic("t", 2, {})
         (front,) = node.fronts
         assert isinstance(front, KafkaFront)
-        assert front._server is not None
-        transactions: Any = front._server._transactions
+        assert front.server is not None
+        assert front.server.service is not None
+        transactions: Any = front.server.service.transactions
         steps = Steps(kill_at)
-        db: Any = node.db
-        db._execute = steps.around(db._execute)
-        markers: Any = transactions._ends._markers
-        markers._append = steps.around_async(markers._append)
+        steps.around_commits(node.db)
+        steps.around_markers()
         appends: Any = Transaction
         append = appends.append
 

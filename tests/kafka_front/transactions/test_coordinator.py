@@ -325,7 +325,7 @@ def test_an_end_that_is_decided_is_not_ended_by_time(lab: Lab) -> None:
     assert [one.commits for one in lab.ending] == [True]
 
 
-def test_bounds(lab: Lab) -> None:
+def test_timeouts_and_partitions_beyond_the_bounds_are_refused(lab: Lab) -> None:
     assert lab.init(timeout=60_001).error == 50
     assert lab.init(timeout=0).error == 50
     producer = lab.init()

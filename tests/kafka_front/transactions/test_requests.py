@@ -17,7 +17,7 @@ from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.records import Record
 from bridges.node.assembly import Node
 from kafka_front.front import KafkaFront
-from kafka_front.service.transactions.service import Transactions
+from kafka_front.service.core import KafkaService
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.kafka_front.groups.wire_client import WireClient
@@ -92,12 +92,12 @@ async def client(node: Node) -> AsyncIterator[WireClient]:
         yield client
 
 
-def transactions_of(node: Node) -> Transactions:
+def service_of(node: Node) -> KafkaService:
     (front,) = node.fronts
     assert isinstance(front, KafkaFront)
-    assert front._server is not None
-    assert front._server._transactions is not None
-    return front._server._transactions
+    assert front.server is not None
+    assert front.server.service is not None
+    return front.server.service
 
 
 async def test_ids_that_rest_in_the_database_go_on_where_they_were(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_ids_that_rest_in_the_database_go_on_where_they_were(tmp_path: Pat
                 rests = producers[0]
                 assert await rests.add(0) == [E.NONE], "older clients add partitions first"
                 assert await rests.end(True, version=3) == E.NONE
-                await transactions_of(node).settle(0)
+                await service_of(node).transactions.settle(0)
                 assert await producers[1].produce(12) == E.NONE, "newer ones by their batch"
                 assert await producers[1].end(True, version=4) == E.NONE
                 producers[2].epoch -= 1
@@ -127,12 +127,12 @@ async def test_ids_that_rest_in_the_database_go_on_where_they_were(tmp_path: Pat
                 described = await client.call(0, m.DescribeTransactionsRequest(names))
                 assert [one.error_code for one in described.transaction_states] == [E.NONE] * 6
                 assert [epochs[0], epochs[5]] == ([1, 0] if again else [0, 0])
-                forgotten = await transactions_of(node).forget(lambda name: name == "tx-5", 2**62)
+                forgotten = await service_of(node).transactions.forget(lambda name: name == "tx-5", 2**62)
                 assert (forgotten, await producers[5].add(0)) == (1, [E.INVALID_PRODUCER_ID_MAPPING])
-                idle = time.time_ns() // 1_000_000 + 2 * transactions_of(node)._settings.transactional_id_expiration_ms
+                idle = time.time_ns() // 1_000_000 + 2 * service_of(node).settings.transactional_id_expiration_ms
                 if again:
                     for _ in range(2):
-                        await transactions_of(node).settle(idle)
+                        await service_of(node).transactions.settle(idle)
                     assert (await client.call(1, m.ListTransactionsRequest())).transaction_states == []
 
 
@@ -222,7 +222,7 @@ async def test_an_operators_abort_comes_behind_what_is_on_its_way(node: Node, cl
     (front,) = node.fronts
     assert isinstance(front, KafkaFront)
     assert front.transactions is not None
-    service = transactions_of(node)
+    service = service_of(node).transactions
     place = ("t", 1)
     added: asyncio.Future[None] = awaited(
         lambda reply: service.coordinator.add(service.now(), "tx", producer.id, producer.epoch, [place], [], reply)
@@ -250,7 +250,7 @@ async def test_a_topic_that_is_deleted_meanwhile_holds_up_no_end(node: Node, cli
 
 
 async def test_a_partition_is_split_under_an_open_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridges.catalog.topics.seals._RETRY_FIRST_S", 3600.0)  # it is not a matter of trying again
+    monkeypatch.setattr("bridges.catalog.topics.seals.RETRY_FIRST_S", 3600.0)  # it is not a matter of trying again
     async with serving(tmp_path) as node:
         await node.catalog.create_topic("t", 1, {"anabranch.partitions.split": "true"})
         address = node.addresses["kafka"]

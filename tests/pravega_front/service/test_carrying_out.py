@@ -41,7 +41,7 @@ async def test_what_waits_for_its_next_time_holds_no_slot() -> None:
 
 
 async def test_it_is_tried_until_it_does_not_fail_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying_out, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(carrying_out, "AGAIN_S", 0.001)
     tries = 0
 
     async def work() -> int:

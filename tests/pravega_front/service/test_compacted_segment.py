@@ -63,7 +63,7 @@ async def fill(log: PartitionLog, numbers: range) -> None:
 async def test_readers_go_on_among_whole_events_while_a_segment_is_compacted(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridges.log.compaction.cleaning._READ_BYTES", 500)  # so that it takes many replacements
+    monkeypatch.setattr("bridges.log.compaction.cleaning.READ_BYTES", 500)  # so that it takes many replacements
     async with Lab(tmp_path, log__positions_idle_ms="0") as lab:
         log = await lab.topic()
 

@@ -264,7 +264,7 @@ async def no_command_is_carried_out(made: ModuleType) -> None:
     store = SimpleNamespace(segments=elsewhere, merges=SimpleNamespace(merge=merged))
     for name, command in COMMANDS:
         with pytest.raises(NotOwner):
-            await getattr(made._Operations(cast("Any", store)), name)(connection_of(elsewhere), command)
+            await getattr(made.Operations(cast("Any", store)), name)(connection_of(elsewhere), command)
     assert not elsewhere.deleted
 
 

@@ -19,5 +19,5 @@ def test_what_is_remembered_of_segments_is_bounded() -> None:
     closes = SlowCloses()
     for number in range(3000):
         closes.delay(str(number), 2.0, 100.0)
-    assert len(closes._known) == 1000
+    assert len(closes.known) == 1000
     assert closes.delay("2999", 2.0, 100.0) == 0.05

@@ -179,7 +179,9 @@ def inner(code: int, data: bytes) -> bytes:
         (b"", end(0), b""),
     ],
 )
-def test_blocks(block: bytes | None, ending: AppendBlockEnd, expected: bytes) -> None:
+def test_a_block_gives_the_bytes_that_its_end_counts(
+    block: bytes | None, ending: AppendBlockEnd, expected: bytes
+) -> None:
     assert b"".join(appended(block, ending)) == expected
 
 

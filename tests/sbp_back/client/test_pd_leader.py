@@ -138,7 +138,7 @@ def test_addresses_that_are_none() -> None:
             pd_carrier(text)
 
 
-async def test_over_tcp() -> None:
+async def test_the_leader_is_found_over_tcp() -> None:
     cluster = Cluster([], "")
     listeners = []
     for _ in range(2):

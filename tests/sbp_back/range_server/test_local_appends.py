@@ -59,7 +59,7 @@ async def test_what_the_store_is_slow_with_is_repeated_and_stored_once(
         with monkeypatch.context() as slow:
             slow.setattr(store, "append_gathered", lambda entries, size, done: held.append((entries, done)))
             appending = asyncio.create_task(append(writer, b"second"))
-            replica = writer._replica
+            replica = writer.replica
             assert replica is not None
             await until(lambda: replica.uncertain)
         assert not appending.done()

@@ -86,13 +86,13 @@ async def _damaged_behind_what_moved(path: Path) -> Path:
     options = moving(path / "bucket", local_bytes=None, evacuate_below=0.0)
     driver = Driver(path / "live", options)
     await mixed(driver, 60, size=4000)
-    await until(lambda: driver.store._log.checkpoint_lsn > driver.store._log.active.base)
+    await until(lambda: driver.store.log.checkpoint_lsn > driver.store.log.active.base)
     # Segments go behind a checkpoint only, which none of what follows is in.
-    driver.store._maintenance._delete_dead = lambda: None  # type: ignore[attr-defined]
-    at, name = driver.store._log.active.used, driver.store._log.active.path.name
+    driver.store.maintenance._delete_dead = lambda: None  # type: ignore[attr-defined]
+    at, name = driver.store.log.active.used, driver.store.log.active.path.name
     await mixed(driver, 6, size=100)
     options.local_bytes = 100 * KIB
-    await until(lambda: sum(bool(one.runs) for one in driver.store._log.segments) <= 4 and is_moved(driver, 100)())
+    await until(lambda: sum(bool(one.runs) for one in driver.store.log.segments) <= 4 and is_moved(driver, 100)())
     options.local_bytes = None
     await mixed(driver, 3, size=100)
     with the_mover_stopped(driver):

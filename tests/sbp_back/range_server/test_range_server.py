@@ -684,7 +684,7 @@ async def test_more_is_committed_while_the_store_was_reading(bench: Bench) -> No
 # --- trim, delete, list and the rest ----------------------------------------------------------------------------------
 
 
-async def test_trim(bench: Bench) -> None:
+async def test_a_trimmed_stream_begins_at_its_offset_in_every_range(bench: Bench) -> None:
     await bench.create()
     await bench.append((0, 5), (5, 5))
     await bench.seal(1)
@@ -761,7 +761,7 @@ async def test_list(bench: Bench) -> None:
     assert (await bench.ask(m.ListRangeRequest()))[0].ranges == []
 
 
-async def test_the_rest(bench: Bench) -> None:
+async def test_requests_for_others_are_refused_and_pings_answered(bench: Bench) -> None:
     assert await bench.ask(m.PingRequest(b"h", b"p")) == [m.PingResponse(b"h", b"p")]
     assert (await bench.ask(m.HeartbeatRequest("me", 3)))[0].client_id == "me"
     for request in (m.AllocateIdRequest(), m.CreateStreamRequest(m.StreamInfo())):

@@ -355,7 +355,7 @@ async def test_a_slow_reader_is_not_cut_as_long_as_it_takes_anything() -> None:
         for _ in range(200):
             peer.send(m.PingRequest(b"", bytes(100_000)))
         (connection,) = listener.connections
-        await until(lambda: connection._write_paused)
+        await until(lambda: connection.write_paused)
         since = connection.stalled_since
         connection.look_after(since + 59)
         assert listener.connections
@@ -376,8 +376,8 @@ async def test_the_system_asks_silent_clients_for_a_sign_of_life() -> None:
     async with served(stall_seconds=60) as (listener, _):
         await (await connect(listener)).ping()
         (connection,) = listener.connections
-        assert connection._transport is not None
-        sock = connection._transport.get_extra_info("socket")
+        assert connection.transport is not None
+        sock = connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 45
 

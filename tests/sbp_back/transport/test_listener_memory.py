@@ -131,7 +131,7 @@ async def served(total: int, **options: object) -> AsyncIterator[tuple[Listener,
 
 
 def paused(listener: Listener) -> int:
-    return sum(1 for one in listener.connections if not one._reading)
+    return sum(1 for one in listener.connections if not one.reading)
 
 
 def append(size: int) -> w.AppendRequest:
@@ -605,7 +605,7 @@ async def test_a_servers_listing_is_collected_in_several_turns(tmp_path: Path, m
 
 
 async def test_the_documents_listings_share_what_a_frame_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controls, "_MAX_LISTED", 20)
+    monkeypatch.setattr(controls, "MAX_LISTED", 20)
     async with running(tmp_path, store=STORE) as embedded:
         to = carrier(embedded, "in-process")
         for _ in range(15):

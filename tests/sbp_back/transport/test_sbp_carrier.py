@@ -674,7 +674,7 @@ async def test_a_peer_that_does_not_read_stops_the_writing() -> None:
         writer.transport.abort()
 
 
-def test_addresses() -> None:
+def test_an_address_without_host_and_port_is_refused() -> None:
     assert parse_address("host:80") == ("host", 80)
     assert parse_address("[::1]:80") == ("::1", 80)
     for bad in ("", "host", "host:", ":80", "host:0", "host:65536", "host:x", "host:-1"):

@@ -153,7 +153,7 @@ def test_maximum_is_accepted_and_more_is_not() -> None:
         "00000011 17 0001 00 00000001 01 000000 61 00000000",  # CRC of "a" is not 0
     ],
 )
-def test_malformed_heads(head: str) -> None:
+def test_malformed_heads_are_refused(head: str) -> None:
     with pytest.raises(DecodeError):
         Frames().feed(bytes.fromhex(head))
 

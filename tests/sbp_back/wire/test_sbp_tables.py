@@ -264,7 +264,7 @@ TOLERATED = {("HEARTBEAT", "status"), ("LIST_RANGE", "ranges"), ("DESCRIBE_PD", 
 
 
 @pytest.mark.parametrize(("name", "field"), REQUIRED)
-def test_required_fields(name: str, field: str) -> None:
+def test_a_table_without_a_required_field_is_refused(name: str, field: str) -> None:
     tree = {slot.name: filled(slot.kind, {}) for slot in SCHEMA[name] if slot.required and slot.kind in SCHEMA}
     tree.update({slot.name: "" for slot in SCHEMA[name] if slot.kind == "str"})
     tree.update({slot.name: [] for slot in SCHEMA[name] if slot.kind.startswith("[")})

@@ -162,7 +162,7 @@ def test_fields_that_are_not_compared_may_differ() -> None:
 def test_a_large_batch_is_hashed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = simple(1000)
     whole = hashes(batch)
-    monkeypatch.setattr("spark_pipeline.core.digest._SLICE_BYTES", 500)
+    monkeypatch.setattr("spark_pipeline.core.digest.SLICE_BYTES", 500)
     assert np.array_equal(hashes(batch), whole)
 
 

@@ -57,7 +57,9 @@ def test_pieces_are_the_whole_and_as_large_as_they_may_be(
         ([10, 3], 6, 4, [3, 3, 2, 2, 3]),
     ],
 )
-def test_cuts(sizes: list[int], least: int | None, most: int | None, expected: list[int]) -> None:
+def test_ranges_are_cut_into_pieces_within_the_bounds(
+    sizes: list[int], least: int | None, most: int | None, expected: list[int]
+) -> None:
     ranges = [OffsetRange("t", number, 7, 7 + size) for number, size in enumerate(sizes)]
     assert [piece.count for piece in split(ranges, least, most)] == expected
 

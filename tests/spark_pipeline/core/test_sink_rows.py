@@ -186,7 +186,7 @@ def test_schemas_that_cannot_be_written(columns: dict[str, pa.DataType], topic: 
         check_schema(pa.schema(list(columns.items())), SinkOptions(topic))
 
 
-def test_options() -> None:
+def test_options_of_the_sink_are_read_in_any_case_or_refused() -> None:
     assert SinkOptions.parse({"Topic": "t", "COMPRESSION": "Zstd"}) == SinkOptions("t", Codec.zstd)
     assert SinkOptions.parse({}) == SinkOptions()
     with pytest.raises(OptionError, match="none, gzip, snappy, lz4, zstd"):

@@ -6,7 +6,6 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,10 +21,11 @@ from spark_pipeline.endpoints.pravega.endpoint import PravegaEndpoint
 from spark_pipeline.jobs.archive.command import command as archive
 from spark_pipeline.jobs.audit.audit import Audit, Side
 from spark_pipeline.jobs.engine import LocalEngine
-from spark_pipeline.spark.source import BatchReader, StreamReader
+from spark_pipeline.spark.source import StreamReader
 from spark_pipeline.spark.source_options import SourceOptions
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, stream
+from tests.spark_pipeline.endpoints.test_ydb import rows
 
 ALL = Columns.select(headers=True, metadata=True)
 BIG = 5 * 1024 * 1024
@@ -57,13 +57,6 @@ def source(pipeline_node: NodeProcess, scope: str) -> Iterator[PravegaEndpoint]:
 
 def url(node: NodeProcess, scope: str) -> str:
     return f"pravega://{node.addresses['pravega']}/{scope}"
-
-
-def rows(options: dict[str, str], topic: str) -> list[dict[str, Any]]:
-    given = {"subscribe": topic, "worker.freeze": "false", **options}
-    reader = BatchReader(SourceOptions.parse(given, streaming=False), ALL)
-    found = [row for piece in reader.partitions() for batch in reader.read(piece) for row in batch.to_pylist()]
-    return sorted(found, key=lambda row: (row["partition"], row["offset"]))
 
 
 def test_events_lie_where_their_bytes_do(pipeline_node: NodeProcess, source: PravegaEndpoint, scope: str) -> None:
@@ -166,7 +159,7 @@ def test_a_stream_of_micro_batches(pipeline_node: NodeProcess, scope: str) -> No
     reader.stop()
 
 
-def test_audits(pipeline_node: NodeProcess, scope: str) -> None:
+def test_an_audit_counts_all_events_of_a_stream(pipeline_node: NodeProcess, scope: str) -> None:
     side = Side(url(pipeline_node, scope))
     told = Audit(LocalEngine(1), ("value",)).whole(side, [f"{scope}.events"], 2)
     assert told["records"] == 202

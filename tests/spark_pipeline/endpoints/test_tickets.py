@@ -115,7 +115,7 @@ async def test_with_users_records_come_straight_from_range_servers_and_of_topics
 ) -> None:
     alice, stranger, eve = opened(lab, **ALICE), opened(lab), opened(lab, user="eve", password="eve")
     assert await read(lab, alice, "t") == [(0, b"a"), (1, b"b")]
-    assert isinstance(alice._reader, SbpReader)
+    assert isinstance(alice.reader, SbpReader)
     assert not [one for one in caplog.messages if "publishes no range servers" in one]
     assert lab.node.metrics.front("pipeline").topic("t").records_out == 0, "it did not pass through the node"
     with pytest.raises(PipelineError, match="you may not read topic 'secret'"):
@@ -246,7 +246,7 @@ async def test_without_users_a_node_may_demand_tickets_which_whoever_may_read_ge
     await lab.append("t", [b"a"])
     reader = opened(lab)
     assert await read(lab, reader, "t", 1) == [(0, b"a")]
-    assert isinstance(reader._reader, SbpReader)
+    assert isinstance(reader.reader, SbpReader)
     await lab.ask(reader.close)
     client = backend_client(lab)
     with pytest.raises(SbpError, match="1401"):

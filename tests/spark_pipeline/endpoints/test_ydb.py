@@ -197,7 +197,7 @@ def test_addresses_and_options() -> None:
         endpoint("ydb+tls://127.0.0.1:1/local", {"tls.ca": "/no/such/file"}).topics()
 
 
-def test_nobody_answers() -> None:
+def test_an_endpoint_that_does_not_answer_is_told_as_unavailable() -> None:
     with pytest.raises(EndpointUnavailable):
         endpoint("ydb://127.0.0.1:1/local", {"timeoutMs": "300"}).topics()
 

@@ -185,7 +185,7 @@ async def test_two_topics_never_become_one(lab: Lab, tmp_path: Path) -> None:
 def test_large_records_are_held_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_module, "HELD_BYTES", 1000)
     piece = Piece("", {}, "", {}, "", 0, OffsetRange("t", 0, 0, 200), PARTS[0], None, None, 0, False, None)
-    some = list(replay_module._chosen(iter([records(start, start + 10) for start in range(0, 200, 10)]), piece))
+    some = list(replay_module.choose(iter([records(start, start + 10) for start in range(0, 200, 10)]), piece))
     assert [n for one in some for n in one.column("offset").to_pylist()] == list(range(200))
     assert len(some) > 5
 

@@ -21,7 +21,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from pravega_front.names import TRANSACTION
 from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import ScaleProgress, TxnState, TxnStatus
-from tests.clients.raw import _exactly
+from tests.clients.raw import exactly
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
 from tests.pravega_front.raw_client import RawClient
@@ -75,8 +75,8 @@ class RawKafka:
     def _ask(self, api: int, version: int, body: bytes) -> bytes:
         request = struct.pack(">hhih3s", api, version, 1, 3, b"raw") + body
         self._connection.sendall(struct.pack(">i", len(request)) + request)
-        (size,) = struct.unpack(">i", _exactly(self._connection, 4))
-        return _exactly(self._connection, size)[4:]
+        (size,) = struct.unpack(">i", exactly(self._connection, 4))
+        return exactly(self._connection, size)[4:]
 
     def new_producer(self) -> int:
         _, error, number, _ = struct.unpack(">ihqh", self._ask(22, 0, struct.pack(">hi", -1, 60_000)))

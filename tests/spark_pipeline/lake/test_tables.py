@@ -359,14 +359,14 @@ def test_offsets_that_are_far_apart_take_no_more_windows(tmp_path: Path, monkeyp
         row["offset"] *= 1_000_000_000
     table.commit(written(table, [pa.RecordBatch.from_pylist(rows, schema=schema_of())]), {}, {FLIGHTS: 1 << 40})
     windows = 0
-    sort = reading._sorted
+    sort = reading.sort_rows
 
     def counted(*arguments: Any) -> Any:
         nonlocal windows
         windows += 1
         return sort(*arguments)
 
-    monkeypatch.setattr(reading, "_sorted", counted)
+    monkeypatch.setattr(reading, "sort_rows", counted)
     assert offsets(table) == [n * 1_000_000_000 for n in range(30)]
     assert windows == 1
 

@@ -106,7 +106,7 @@ async def test_a_topic_of_many_partitions_comes_in_pages(lab: Lab, monkeypatch: 
 
 async def test_positions_of_whole_topics_come_in_pages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(describe, "PARTITIONS", 4)
-    monkeypatch.setattr(describe, "_TOPICS_LOOKED_AT", 2)
+    monkeypatch.setattr(describe, "TOPICS_LOOKED_AT", 2)
     sizes = {"a": 1, "b": 9, "c": 1, "d": 2, "e": 4, "f": 3}
     for name, partitions in sizes.items():
         await lab.node.catalog.create_topic(name, partitions)

@@ -109,8 +109,8 @@ async def test_requests_that_are_refused_at_once(lab: Lab, request_bytes: bytes,
 async def test_a_client_that_goes_away_in_the_middle_leaves_nothing(lab: Lab) -> None:
     task = SinkTask(lab.client, SinkBatch("gone", 0), 0, timeout_ms=500, request_bytes=1 << 20)
     await lab.ask(task.begin)
-    assert task._attempt is not None
-    producer, epoch = task._attempt
+    assert task.attempt is not None
+    producer, epoch = task.attempt
     batch = batch_of(*[b"x" * 1000] * 100)
     told = json.dumps({"producer": producer, "epoch": epoch, "batches": [["t", 0, batch.size]]}).encode()
     body = len(told).to_bytes(4) + told + batch.header(producer, epoch, 0) + bytes(batch.body)
@@ -130,11 +130,11 @@ async def test_a_client_that_goes_away_in_the_middle_leaves_nothing(lab: Lab) ->
 async def test_a_client_that_does_not_take_its_answer_is_cut(lab: Lab) -> None:
     for number in range(60):
         await lab.node.catalog.create_topic(f"{number:0>200}", 1)
-    reader, writer = await connect(lab)
+    _, writer = await connect(lab)
     writer.write(b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
-    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
     await write_one(lab, 0)
-    reader._transport.resume_reading()  # type: ignore[attr-defined]
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
     writer.close()
     await nothing_held(lab)
 

@@ -152,7 +152,7 @@ async def test_a_log_that_begins_late_and_ends_with_nothing(lab: Lab) -> None:
 
 
 async def test_large_batches_and_small_pieces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "_IN_FLIGHT_BYTES", 100_000)
+    monkeypatch.setattr(intake, "IN_FLIGHT_BYTES", 100_000)
     target = importer(lab)
     epoch = (await lab.ask(target.begin, "t", 1, {})).epoch
     large = data(0, value=bytes(3_000_000))

@@ -149,14 +149,14 @@ async def test_reports_that_are_none(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_be_told_does_not_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_client, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(job_client, "PATIENCE_S", 0.0)
     nobody = NodeClient(NodeOptions.parse(f"anabranch://127.0.0.1:{free_port()}"))
     with JobReporter(nobody, "archive", "n", progress) as reporter:
         assert reporter.failed == 1
     assert reporter.failed == 2
 
 
-def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_is_that_of_the_last_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("spark_pipeline.core.client.job_client.time.monotonic", lambda: now)
     rate = Rate()

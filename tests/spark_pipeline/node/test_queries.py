@@ -180,7 +180,7 @@ SAFEGUARDS = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-async def test_an_attempt(scenario: Scenario) -> None:
+async def test_the_markers_of_an_attempt_are_written_by_its_decision(scenario: Scenario) -> None:
     await scenario(queries)
 
 

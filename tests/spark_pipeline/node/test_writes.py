@@ -136,8 +136,8 @@ async def test_a_batch_with_the_last_ones_number_and_other_rows_does_not_vanish(
         assert (caught.value.kind, caught.value.status) == ("BatchDiffers", 409), "it is not tried again"
     assert await lab.ask(partial(driver.commit, compare=False), FIRST, [other]) is True, "as lowerBatches=skip asks for"
     # A node of an earlier release goes on with the query, and leaves the content of the batch before where it was.
-    row = lab.writes._sinks["query", ""]
-    lab.writes._sinks["query", ""] = row._replace(batch=1)
+    row = lab.writes.sinks["query", ""]
+    lab.writes.sinks["query", ""] = row._replace(batch=1)
     assert await lab.ask(driver.commit, SinkBatch("query", 1), [other]) is True
     assert await committed(lab, "t") == [b"a", b"b"]
 
@@ -277,7 +277,7 @@ async def test_who_begins_is_told_what_takes_records(lab: Lab, monkeypatch: pyte
     assert await lab.ask(attempt.begin, ["t", "small", "nowhere"])
     assert attempt.told == {"t": TakesRecords((0, 1), 1_048_588), "small": TakesRecords((0, 1, 2), 5_000)}
     # Who may not write there, or would be told too much at once, is not told: what is asked next says why.
-    monkeypatch.setattr(write_routes, "_PARTITIONS", 2)
+    monkeypatch.setattr(write_routes, "PARTITIONS", 2)
     assert await lab.ask(attempt.begin, ["t", "small"])
     assert attempt.told.keys() == {"t"}
     with pytest.raises(NodeError, match="topics has 11 items"):
@@ -341,7 +341,7 @@ async def test_what_nobody_ends_is_aborted_after_its_silence(lab: Lab, monkeypat
     await log.until(lambda: log.last_stable_offset == log.high_watermark == 3)
     assert await committed(lab, "t") == [b"behind"]
     with pytest.raises(NodeError, match=r"no attempt|not open"):
-        await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(attempt._attempt)])
+        await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(attempt.attempt)])
 
 
 async def test_operators_see_an_attempt_that_holds_up_readers_and_abort_it(lab: Lab) -> None:
@@ -366,8 +366,8 @@ async def test_operators_see_an_attempt_that_holds_up_readers_and_abort_it(lab: 
     assert (told.state, told.started_ms) == ("Ended", None)
     assert lab.log("t").last_stable_offset == lab.log("t").high_watermark == 2
     with pytest.raises(NodeError, match=r"no attempt|not open"):
-        await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(attempt._attempt)])
-    assert await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(other._attempt)]) is False
+        await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(attempt.attempt)])
+    assert await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(other.attempt)]) is False
     assert await committed(lab, "t", 1) == [b"a"], "the other task's is another transaction"
 
 

@@ -33,10 +33,8 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
     assert isinstance(front, PipelineFront)
     writes: Writes = (await front.open()).core.writes
     steps = Steps(kill_at)
-    db: Any = node.db
-    db._execute = steps.around(db._execute)
-    markers: Any = writes.ends._markers
-    markers._append = steps.around_async(markers._append)
+    steps.around_commits(node.db)
+    steps.around_markers()
     attempts: Any = Attempt
     attempts.appended = steps.around_future(attempts.appended)
     pipe.send(str(node.addresses["pipeline"]))

@@ -61,12 +61,12 @@ async def test_a_query_from_its_start_to_its_failure(tmp_path: Path) -> None:
 
 def test_sources_that_do_not_say_where_they_are() -> None:
     for sources in ([], [source(None, 3)], [source(1, None)], [SimpleNamespace(endOffset="1", latestOffset="2")]):
-        assert listener._behind(sources) is None
-    assert listener._behind([source(1, 3), source(2, 10)]) == 10
+        assert listener.records_behind(sources) is None
+    assert listener.records_behind([source(1, 3), source(2, 10)]) == 10
 
 
 def test_a_node_that_is_not_there_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(listener, "PATIENCE_S", 0.0)
     told = NodeListener(f"anabranch://127.0.0.1:{free_port()}")
     told.onQueryStarted(SimpleNamespace(id="q1", name="copy"))
     told.close()

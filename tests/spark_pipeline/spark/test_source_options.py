@@ -60,7 +60,7 @@ def test_sizes_times_and_what_is_for_the_endpoint() -> None:
     assert found.endpoint == {"user": "u"}
 
 
-def test_protocols() -> None:
+def test_options_of_a_protocol_reach_its_endpoint() -> None:
     kafka = {"protocol": "kafka", "kafka.bootstrap.servers": "h:9092", "kafka.security.protocol": "SSL"}
     found = SourceOptions.parse({"subscribe": "a", **kafka}, streaming=True)
     assert found.url == "kafka://h:9092"

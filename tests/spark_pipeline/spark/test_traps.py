@@ -133,9 +133,9 @@ def test_the_message_of_a_task_says_which_query_it_is_of() -> None:
 def test_a_write_that_is_no_stream_has_one_name_in_all_its_tasks() -> None:
     settings = settings_of({"topic": "t"}, VALUE, False)
     writer = AnabranchBatchWriter(settings)
-    copies = [pickle.loads(pickle.dumps(writer))._batch for _ in range(2)]
-    assert copies == [writer._batch] * 2
-    assert AnabranchBatchWriter(settings)._batch != writer._batch
+    copies = [pickle.loads(pickle.dumps(writer)).batch for _ in range(2)]
+    assert copies == [writer.batch] * 2
+    assert AnabranchBatchWriter(settings).batch != writer.batch
 
 
 class Task:

@@ -17,7 +17,7 @@ def pairs(*loads: int | None, keys: tuple[KeyRange, ...] | None = None) -> list[
     return cold_neighbours(infos, known, BOUNDS)
 
 
-def test_cold_neighbours() -> None:
+def test_neighbours_merge_that_are_cold_together() -> None:
     assert pairs(0, 0) == [(0, 1)]
     assert pairs(0, 0, 0, 0) == [(0, 1), (2, 3)]
     assert pairs(0, 0, 0) == [(0, 1)], "one has one partner"
@@ -28,7 +28,7 @@ def test_cold_neighbours() -> None:
     assert pairs(0) == []
 
 
-def test_only_neighbours() -> None:
+def test_only_ranges_side_by_side_merge() -> None:
     third = KEY_SPACE // 3
     thirds = (KeyRange(2 * third, KEY_SPACE), KeyRange(0, third), KeyRange(third, 2 * third))
     assert pairs(0, 99, 0, keys=thirds) == [(2, 0)]

@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_refused(raw: RawClient, made: str, init: dict[st
         assert "no read rule" in message.issues[0].message
 
 
-def test_unknown_topics(raw: RawClient, made: str) -> None:
+def test_a_reader_of_an_unknown_topic_is_refused(raw: RawClient, made: str) -> None:
     stream = raw.stream("StreamRead")
     stream.send(init_request={"topics_read_settings": [{"path": f"{made}/nowhere"}], "consumer": "c"})
     assert [message.status for message in stream.rest()] == [Status.SCHEME_ERROR]

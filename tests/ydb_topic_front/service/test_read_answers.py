@@ -38,7 +38,7 @@ class Lab:
 
     def an_hour_later(self) -> None:
         async def pass_by() -> None:
-            asked = self.readers._asked
+            asked = self.readers.asked
             asked.update({reading: (since - HOUR_S, session) for reading, (since, session) in asked.items()})
             await self.readers.take_back(0)
 
@@ -135,7 +135,7 @@ async def test_nothing_is_remembered_of_who_has_left(lab: Lab) -> None:
         session.end()
 
     await asyncio.to_thread(clients)
-    assert not lab.readers._asked
+    assert not lab.readers.asked
 
 
 async def test_an_answer_without_a_question_is_an_error(lab: Lab) -> None:

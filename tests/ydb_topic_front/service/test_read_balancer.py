@@ -281,7 +281,7 @@ async def test_others_have_their_turn_between_two_steps(monkeypatch: pytest.Monk
         loop=asyncio.get_running_loop(),
     )
     # Else it sleeps off what the first round has cost.
-    monkeypatch.setattr("ydb_topic_front.service.read.readers._REST", 0)
+    monkeypatch.setattr("ydb_topic_front.service.read.readers.REST", 0)
     readers = Readers(service)
     lab = Lab(0)
     sessions = [Reader(lab), Reader(lab)]

@@ -124,7 +124,7 @@ async def test_who_may_read_no_more_gets_nothing_more(node: Node, monkeypatch: p
             raise GrpcRefusal(Code.UNAUTHENTICATED, "the token has expired")
 
         monkeypatch.setattr(lab.service, "principal", expired)
-        lab.session._identity._looked_at -= 61
+        lab.session.identity.looked_at -= 61
         await of_client(more, node)
         with pytest.raises(GrpcRefusal):
             await lab.serving
@@ -161,11 +161,11 @@ async def test_answers_that_are_not_taken_are_counted(node: Node) -> None:
         lab.stream.taking.clear()
         for _ in range(3000):
             lab.stream.send(partition_session_status_request={"partition_session_id": 1})
-        await until(lambda: len(lab.session._answers) > 1000)
+        await until(lambda: len(lab.session.answers) > 1000)
         for _ in range(100):
             await asyncio.sleep(0)
         assert lab.stream.messages.qsize() >= 1900
-        assert node.budget.by_kind[Kind.RESPONSES] - before == lab.session._answers.size > 10_000
+        assert node.budget.by_kind[Kind.RESPONSES] - before == lab.session.answers.size > 10_000
         await lab.close()
     assert node.budget.by_kind[Kind.RESPONSES] == before
 

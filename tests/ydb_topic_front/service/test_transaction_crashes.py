@@ -71,7 +71,7 @@ async def test_the_next_start_carries_out_what_was_decided_and_aborts_the_rest(
     with monkeypatch.context() as patch:
         if decided:  # no marker is written
             patch.setattr(Transactions, "_carry_out", lambda *args: arrived.set())
-            patch.setattr(coordinator, "_VISIBLE_S", 0.0)
+            patch.setattr(coordinator, "VISIBLE_S", 0.0)
         else:  # all is in the log, without a decision
             patch.setattr(Transactions, "_decide", stand_still)
         client = asyncio.create_task(asyncio.to_thread(begin, str(node.addresses["ydb"])))

@@ -126,7 +126,7 @@ async def test_the_last_answers_hold_nobody_up() -> None:
 
 
 async def test_much_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_appends, "_HELD_BYTES", 2000)
+    monkeypatch.setattr(write_appends, "HELD_BYTES", 2000)
     lab = Lab()
     await lab.take(1)
     await lab.take(2, size=1000)
@@ -151,7 +151,7 @@ async def test_what_shares_no_batch_waits_for_no_answers() -> None:
 async def test_answers_that_nobody_takes_hold_it_up_for_a_while(
     monkeypatch: pytest.MonkeyPatch, flushed_first: bool
 ) -> None:
-    monkeypatch.setattr(write_appends, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(write_appends, "PATIENCE_S", 0.0)
     lab = Lab()
     await lab.take(1)
     lab.log.came.clear()

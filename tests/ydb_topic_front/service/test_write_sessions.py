@@ -219,7 +219,7 @@ async def test_a_producer_that_writes_is_not_forgotten(node: Node) -> None:
         await until(lambda: stream.answers)
         assert await bound() == 1
         await service.node.db.run(lambda connection: connection.execute("DELETE FROM front_ydb_producers"))
-        session._bound_at -= 3601
+        session.bound_at -= 3601
         stream.send(write_request={"messages": [{"seq_no": 1, "data": b"x"}], "codec": 1})
         stream.messages.put_nowait(None)
         await serving

@@ -154,4 +154,4 @@ async def test_nobody_holds_memory_for_long_while_it_is_short() -> None:
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert not speeds._waiting
+    assert not speeds.waiting

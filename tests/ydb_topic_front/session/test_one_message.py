@@ -131,12 +131,12 @@ def looked_at(raw: bytes) -> dict[str, WriteParts | None]:
     body = write_body(raw)
     assert body is not None
     found = {}
-    with patched(write_request, _FEW=1 << 40):
+    with patched(write_request, FEW=1 << 40):
         found["one by one"] = taken(lambda: parts_at_once(raw, body, NEVER))
-    with patched(write_request, _FEW=1), patched(alike, _FIRST_WINDOW=3):
+    with patched(write_request, FEW=1), patched(alike, FIRST_WINDOW=3):
         found["in columns"] = taken(lambda: parts_at_once(raw, body, NEVER))
     found["as usual"] = taken(lambda: parts_at_once(raw, body, NEVER))
-    with patched(write_request, _SLICE_BYTES=100, _SLICE_MESSAGES=3, MAX_BATCH_BYTES=400):
+    with patched(write_request, SLICE_BYTES=100, SLICE_MESSAGES=3, MAX_BATCH_BYTES=400):
         found["in slices"] = taken(lambda: at_once(parts_in_slices(body, 7)))
     return found
 
@@ -169,10 +169,10 @@ def as_read(payload: bytes, count: int, start: int, max_bytes: int, max_messages
 
 
 WAYS_TO_READ = {
-    "one by one": {"_FEW": 1 << 40},
-    "in columns": {"_FEW": 2, "_AT_ONCE": 9},
+    "one by one": {"FEW": 1 << 40},
+    "in columns": {"FEW": 2, "AT_ONCE": 9},
     "as usual": {},
-    "with data left in place": {"_FEW": 1 << 40, "_LARGE_BYTES": 3},
+    "with data left in place": {"FEW": 1 << 40, "LARGE_BYTES": 3},
 }
 
 

@@ -97,7 +97,7 @@ def found(batch: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("large", [read_data._LARGE_BYTES, 3])
+@pytest.mark.parametrize("large", [read_data.LARGE_BYTES, 3])
 @given(WRITTEN, st.integers(BASE - 2, BASE + 9))
 def test_a_reader_gets_what_was_written(large: int, written: list[dict[str, Any]], start: int) -> None:
     """Whether data is copied at once or left where it is for the time being."""
@@ -105,7 +105,7 @@ def test_a_reader_gets_what_was_written(large: int, written: list[dict[str, Any]
     end = BASE + len(written)
     reader = BatchReader(batch_of(request), BASE, end, 12_345, Place(start))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_data, "_LARGE_BYTES", large)
+        patch.setattr(read_data, "LARGE_BYTES", large)
         batch = read(reader)
     assert reader.taken == len(batch.message_data)
     assert found(batch) == [one for one in expected(request, "producer") if one["offset"] >= start]
@@ -151,7 +151,7 @@ def test_messages_laid_out_alike_are_read_at_once(
     reader = BatchReader(payload, base, end, 1, Place(base + skipped))
     got: list[dict[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_data, "_FEW", 4)
+        patch.setattr(read_data, "FEW", 4)
         while not reader.ended:
             parts: list[Buffer] = []
             size = reader.take(parts, max_bytes, max_messages)

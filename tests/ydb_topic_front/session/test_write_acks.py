@@ -66,7 +66,7 @@ def test_it_is_what_acks_one_by_one_are(runs: list[Run]) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 127, 128, 129, 20_000])
-def test_long_runs(count: int) -> None:
+def test_every_message_of_a_long_run_is_acknowledged(count: int) -> None:
     run = Run(range(16_000, 16_000 + count), 2_097_000)
     acks = StreamWriteFromServer.FromString(encoded([run])).write_response.acks
     assert [(ack.seq_no, ack.written.offset) for ack in acks] == [(16_000 + n, 2_097_000 + n) for n in range(count)]

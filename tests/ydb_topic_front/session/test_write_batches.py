@@ -126,5 +126,5 @@ def test_large_requests_stay_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [held_of(Wanted([number])) for number in (90, 91, 92)]
     assert [len(group) for group in together([many, *few])] == [1, 3]
     assert [len(group) for group in together([held_of(Wanted([1])), held_of(Wanted(list(range(2, 80))))])] == [1, 1]
-    monkeypatch.setattr(write_batches, "_TOGETHER_BYTES", 2 * len(few[0].part.messages))
+    monkeypatch.setattr(write_batches, "TOGETHER_BYTES", 2 * len(few[0].part.messages))
     assert [len(group) for group in together(few)] == [2, 1]

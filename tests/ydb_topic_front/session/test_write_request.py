@@ -79,10 +79,10 @@ def test_slices_find_what_a_look_at_the_whole_finds(found: list[dict[str, Any]],
     (part,) = whole.parts
     assert steps == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_request, "_UNCOUNTED_BYTES", 0)
-        patch.setattr(write_request, "_AT_ONCE_BYTES", 0)
-        patch.setattr(write_request, "_SLICE_BYTES", bound // 2)
-        patch.setattr(write_request, "_SLICE_MESSAGES", 3)
+        patch.setattr(write_request, "UNCOUNTED_BYTES", 0)
+        patch.setattr(write_request, "AT_ONCE_BYTES", 0)
+        patch.setattr(write_request, "SLICE_BYTES", bound // 2)
+        patch.setattr(write_request, "SLICE_MESSAGES", 3)
         patch.setattr(write_request, "MAX_BATCH_BYTES", bound)
         sliced, steps = examined(raw, most)
     assert steps > 0
@@ -127,10 +127,10 @@ def test_messages_laid_out_alike_are_found_to_be_what_they_are(runs: list[tuple[
             found.append(one if uncompressed is None else {**one, "uncompressed_size": uncompressed // (number + 1)})
     raw = raw_of(*found, codec=300)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_request, "_FEW", 10**9)
+        patch.setattr(write_request, "FEW", 10**9)
         plain, _ = examined(raw)
-        patch.setattr(write_request, "_FEW", few)
-        patch.setattr(alike, "_FIRST_WINDOW", 3)
+        patch.setattr(write_request, "FEW", few)
+        patch.setattr(alike, "FIRST_WINDOW", 3)
         columns, _ = examined(raw)
     (part,), (same,) = plain.parts, columns.parts
     assert (columns.codec, same.seq_nos, same.max_created_ms) == (plain.codec, part.seq_nos, part.max_created_ms)
@@ -230,9 +230,9 @@ def test_any_bytes_are_refused_or_taken(raw: bytes) -> None:
     body = write_body(raw)
     with pytest.MonkeyPatch.context() as patch:
         for small, slice_bytes in ((64 * 1024, 1024), (0, 1024), (0, 4)):
-            patch.setattr(write_request, "_UNCOUNTED_BYTES", small)
-            patch.setattr(write_request, "_AT_ONCE_BYTES", small)
-            patch.setattr(write_request, "_SLICE_BYTES", slice_bytes)
+            patch.setattr(write_request, "UNCOUNTED_BYTES", small)
+            patch.setattr(write_request, "AT_ONCE_BYTES", small)
+            patch.setattr(write_request, "SLICE_BYTES", slice_bytes)
             with suppress(YdbError):
                 parse_other(raw) if body is None else examined(raw)
 

@@ -68,14 +68,14 @@ class DataStream(ABC):
         self._stream = stream
         self.session_id = ""
         """Id of the read session; empty before the init_request."""
-        self._identity = Identity(service, stream, self._refused)
+        self.identity = Identity(service, stream, self._refused)
         self._error: YdbError | None = None
         # Code and text instead of the exception, whose traceback would keep its frames and this stream in memory.
         self._refusal: tuple[Code, str] | None = None
         self._half_closed = False
         self._cut = False
         self._wake = asyncio.Event()
-        self._answers = ReadAnswers(stream.account, self._wake.set)
+        self.answers = ReadAnswers(stream.account, self._wake.set)
         self._task: asyncio.Task[Any] | None = None
         self._others: list[asyncio.Task[None]] = []
         self._quota = service.node.quotas.fetch
@@ -83,7 +83,7 @@ class DataStream(ABC):
         # Whether the throttle has just let this stream pass after waiting for its quota.
         self._its_turn = False
         self._over = False
-        self._writing_since = 0.0
+        self.writing_since = 0.0
 
     # --- what the two methods do in their own ways --------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class DataStream(ABC):
             self._error = error
             self._leave()
             self._wake.set()
-            self._answers.close()
+            self.answers.close()
 
     def _refused(self, refusal: GrpcRefusal) -> None:
         self._refusal = refusal.code, str(refusal)
@@ -139,7 +139,7 @@ class DataStream(ABC):
     def cut_if_stuck(self, since: float) -> None:
         """End the stream if its client has taken nothing since ``since`` (monotonic clock): its unsent answer holds
         memory."""
-        if self._task is not None and 0 < self._writing_since < since and not self._cut:
+        if self._task is not None and 0 < self.writing_since < since and not self._cut:
             self._cut = True
             self._task.cancel()
 
@@ -167,9 +167,9 @@ class DataStream(ABC):
             try:
                 await asyncio.gather(*others, return_exceptions=True)
             finally:
-                self._answers.drop()
+                self.answers.drop()
                 self._untie()
-                self._identity.close()
+                self.identity.close()
 
     def _begin(self, work: Work) -> None:
         """Run ``work`` as a task until the stream has ended."""
@@ -206,12 +206,12 @@ class DataStream(ABC):
         while self._error is None:
             self._wake.clear()
             pump = self._pump
-            if self._answers:
-                await self._write(self._answers.take())
+            if self.answers:
+                await self._write(self.answers.take())
             elif self._half_closed and not self._unsettled:
                 return
             elif pump is not None and pump.ready and not self._half_closed:
-                if self._identity.is_old:
+                if self.identity.is_old:
                     self._identify()
                 if self._quota.in_force and not self._may_read():
                     await self._wake.wait()
@@ -221,7 +221,7 @@ class DataStream(ABC):
                     await turns.rest()  # many partitions in a row may have nothing to send
                 elif self._error is None:
                     if self._quota.in_force:
-                        self._throttle.charge(self._quota.bucket(self._identity.principal.name, None), len(raw))
+                        self._throttle.charge(self._quota.bucket(self.identity.principal.name, None), len(raw))
                         self._its_turn = False
                     await self._write(raw)
             else:
@@ -231,16 +231,16 @@ class DataStream(ABC):
         """Return whether the client's quota allows data now; if not, the throttle wakes the sender when it does."""
         if self._throttle.waits:
             return False
-        return self._its_turn or self._throttle.passes(self._quota.bucket(self._identity.principal.name, None))
+        return self._its_turn or self._throttle.passes(self._quota.bucket(self.identity.principal.name, None))
 
     def _released(self) -> None:
         self._its_turn = True
         self._wake.set()
 
     async def _write(self, raw: bytes) -> None:
-        self._writing_since = time.monotonic()
+        self.writing_since = time.monotonic()
         await self._stream.write(raw)
-        self._writing_since = 0.0
+        self.writing_since = 0.0
 
     # --- messages of the client ---------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class DataStream(ABC):
                 self._update_token(message.update_token_request)
             else:
                 await self._handle(kind, message)
-            await self._answers.few()
+            await self.answers.few()
         self._half_closed = True
         self._wake.set()
 
@@ -269,14 +269,14 @@ class DataStream(ABC):
         self._identify()
         message = self._success()
         message.update_token_response.SetInParent()
-        self._answers.put(message)
+        self.answers.put(message)
 
     def _success(self) -> Any:
         return messages[METHODS[self.method].response](status=Status.SUCCESS)
 
     def _require_read(self, consumer: str, topics: Collection[str]) -> None:
         """Authenticate the client again and check that it may read. Raises GrpcRefusal, YdbError."""
-        principal = self._identity.identify()
+        principal = self.identity.identify()
         if consumer:
             self._service.require(self._stream, Operation.READ, Resource(ResourceKind.GROUP, consumer), principal)
         for name in topics:

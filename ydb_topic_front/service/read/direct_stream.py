@@ -85,7 +85,7 @@ class DirectStream(DataStream):
         self._pump = session.partitions.new_pump(self._wake.set)
         message = self._success()
         message.init_response.SetInParent()
-        self._answers.put(message)
+        self.answers.put(message)
 
     async def _handle(self, kind: str | None, message: Any) -> None:
         if kind != "start_direct_read_partition_session_request":
@@ -109,7 +109,7 @@ class DirectStream(DataStream):
             answer = self._success()
             answer.start_direct_read_partition_session_response.partition_session_id = reading.session_id
             answer.start_direct_read_partition_session_response.generation = reading.direct.generation
-            self._answers.put(answer)
+            self.answers.put(answer)
 
     def _stop(self, request: Any, status: Status, reason: str) -> None:
         answer = self._success()
@@ -117,4 +117,4 @@ class DirectStream(DataStream):
         YdbError(status, reason).tell(stop)
         stop.partition_session_id = request.partition_session_id
         stop.generation = request.generation
-        self._answers.put(answer)
+        self.answers.put(answer)

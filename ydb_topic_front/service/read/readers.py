@@ -30,7 +30,7 @@ _STABLE = "Stable"
 _SEARCHES = 4
 _MOVES_MS = 500
 """Interval at which sessions with ``direct_read`` look for partitions that have moved."""
-_REST = 9
+REST = 9
 """Pause after a round of balancing, as a multiple of its duration: balancing takes at most a tenth of the event loop's
 time, however many partitions there are."""
 
@@ -95,7 +95,7 @@ class Readers(GroupDirectory):
         self._progress = service.node.progress
         self._shares: dict[tuple[str, str], Share[ReadSession]] = {}
         self._by_topic: dict[str, dict[ReadSession, None]] = {}
-        self._by_id: dict[str, ReadSession] = {}
+        self.by_id: dict[str, ReadSession] = {}
         self._topics: dict[ReadSession, tuple[str, ...]] = {}
         self._by_consumer: dict[str, dict[ReadSession, None]] = {}
         self._direct: dict[ReadSession, None] = {}
@@ -104,7 +104,7 @@ class Readers(GroupDirectory):
         self.searches = asyncio.Semaphore(_SEARCHES)
         """Limits concurrent searches by time: each holds a batch in memory, of any size."""
         # Unanswered requests to clients with the time they were sent (monotonic clock), the oldest first.
-        self._asked: dict[PartitionReading, tuple[float, ReadSession]] = {}
+        self.asked: dict[PartitionReading, tuple[float, ReadSession]] = {}
         self._due: dict[Share[ReadSession], None] = {}
         self._round: Iterator[None] | None = None  # the rest of the balancing under way
         # Monotonic clock. A share with many partitions takes long to balance, and is balanced again whenever one of
@@ -130,7 +130,7 @@ class Readers(GroupDirectory):
 
     def enter(self, session: ReadSession, topics: Iterable[Topic]) -> None:
         """Add a session that reads ``topics``; :meth:`share` assigns it partitions."""
-        self._by_id[session.session_id] = session
+        self.by_id[session.session_id] = session
         if session.is_direct:
             self._direct[session] = None
         if session.consumer:
@@ -154,7 +154,7 @@ class Readers(GroupDirectory):
 
     def leave(self, session: ReadSession) -> None:
         """Remove a session that has ended, and assign its partitions to others. Does nothing when repeated."""
-        if self._by_id.pop(session.session_id, None) is None:
+        if self.by_id.pop(session.session_id, None) is None:
             return
         self._direct.pop(session, None)
         sessions = self._by_consumer.get(session.consumer)
@@ -202,12 +202,12 @@ class Readers(GroupDirectory):
     def note_question(self, session: ReadSession, reading: PartitionReading) -> None:
         """Note that a client was asked to start or stop a partition session and must answer within
         ``reader_answer_ms``."""
-        self._asked.pop(reading, None)
-        self._asked[reading] = time.monotonic(), session
+        self.asked.pop(reading, None)
+        self.asked[reading] = time.monotonic(), session
 
     def note_answer(self, reading: PartitionReading) -> None:
         """Note that the client has answered, or need not any more."""
-        self._asked.pop(reading, None)
+        self.asked.pop(reading, None)
 
     def demote(self, session: ReadSession) -> None:
         """Put a session whose client does not answer behind all others until it is heard of again."""
@@ -230,12 +230,12 @@ class Readers(GroupDirectory):
         """Take partitions from clients that did not answer a request about them in time."""
         before = time.monotonic() - self._service.settings.reader_answer_ms / 1000
         turns = Turns()
-        while self._asked:
-            reading = next(iter(self._asked))
-            since, session = self._asked[reading]
+        while self.asked:
+            reading = next(iter(self.asked))
+            since, session = self.asked[reading]
             if since > before:
                 return
-            del self._asked[reading]
+            del self.asked[reading]
             self._service.node.barrier.call("reader that does not answer", session.unanswered, reading)
             await turns.rest()
 
@@ -247,7 +247,7 @@ class Readers(GroupDirectory):
     # --- look-ups -------------------------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> ReadSession | None:
-        return self._by_id.get(session_id)
+        return self.by_id.get(session_id)
 
     def owner(self, consumer: str, topic: str, partition: int) -> ReadSession | None:
         share = self._shares.get((consumer, topic))
@@ -325,7 +325,7 @@ class Readers(GroupDirectory):
         budget = self._service.node.budget
         if budget.scarce or budget.waiting:
             since = time.monotonic() - self._service.settings.reader_patience_ms / 1000
-            for session in list(self._by_id.values()):
+            for session in list(self.by_id.values()):
                 self._service.node.barrier.call("reader that takes nothing", session.cut_if_stuck, since)
 
     def _balance_soon(self, share: Share[ReadSession]) -> None:
@@ -362,7 +362,7 @@ class Readers(GroupDirectory):
         if not over:
             self._service.loop.call_soon(self._step)
             return
-        self._rested_at, self._spent, self._round = ended + _REST * self._spent, 0.0, None
+        self._rested_at, self._spent, self._round = ended + REST * self._spent, 0.0, None
         for share in list(self._due):
             self._balance_soon(share)
 

@@ -29,11 +29,6 @@ class SessionStates:
         self._account = budget.account(lambda: None)
         self._limit = budget.total // _PART
 
-    @property
-    def held(self) -> int:
-        """Return the bytes held by all sessions."""
-        return self._account.held
-
     def change(self, size: int) -> None:
         """Count ``size`` bytes more, or less if negative. Never waits for room; callers check :meth:`refusal`
         afterwards."""

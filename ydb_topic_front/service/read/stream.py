@@ -50,14 +50,14 @@ class ReadStream(DataStream):
         self._silent = False
         self._direct: dict[DataStream, None] = {}
         self._partitions = ReadPartitions(
-            service, readers, self, stream, self._answers, lambda: self._error is not None, self._wake.set, self._begin
+            service, readers, self, stream, self.answers, lambda: self._error is not None, self._wake.set, self._begin
         )
         self._commits = self._partitions.commits
         self._pump = self._partitions.pump
         self.client: Client = service.enter(stream, self._describe, self.end)
 
     def _describe(self) -> Description:
-        return describe_client(self._stream, self.reader_name, self._identity.principal)
+        return describe_client(self._stream, self.reader_name, self.identity.principal)
 
     # --- calls from other parts -------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class ReadStream(DataStream):
         self.session_id = f"{init.consumer or 'reader'}_{service.node_id}_{uuid.uuid4()}"
         message = self._success()
         message.init_response.session_id = self.session_id
-        self._answers.put(message)
+        self.answers.put(message)
         self._readers.enter(self, mine.topics.values())
         async for name, topic in in_turns(list(mine.topics.items())):
             partitions = mine.wanted[name].partitions

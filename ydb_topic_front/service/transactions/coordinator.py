@@ -79,7 +79,7 @@ _NAMES_TRIED = 10_000
 _ATTACH_S = 60.0
 """How long a session that no stream is attached to lives."""
 _EXPIRY_MS = 10_000
-_VISIBLE_S = 15.0
+VISIBLE_S = 15.0
 """How long an answer waits until a decision is carried out everywhere."""
 _AGAIN_S = 1.0
 _KEY = "ydb session"
@@ -554,7 +554,7 @@ class _Place:
 async def _await_end(found: Transaction) -> None:
     """Wait until a decision is carried out: readers see a commit, and the producers may write again."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(_VISIBLE_S):
+        async with asyncio.timeout(VISIBLE_S):
             await found.ended.wait()
 
 

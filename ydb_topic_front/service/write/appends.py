@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from ydb_topic_front.session.write_queue import Request
     from ydb_topic_front.session.write_request import Part, WriteParts
 
-_HELD_BYTES = 256 * 1024
+HELD_BYTES = 256 * 1024
 """Waiting requests with this many bytes are handed over even while others are in flight."""
 _LAST_PART = 4
 """One in so many of the requests made durable together is answered while the next batch is in flight."""
-_PATIENCE_S = 0.1
+PATIENCE_S = 0.1
 """Longest time that requests wait for answers to be sent, for a client that does not take its answers."""
 
 
@@ -113,10 +113,10 @@ class WriteAppends:
         latest = Held(request, part, found.codec)
         self._held.append(latest)
         self._held_bytes += request.size
-        if self._held_bytes >= _HELD_BYTES or (not self.in_flight and (not latest.shares or self._owed <= self._few)):
+        if self._held_bytes >= HELD_BYTES or (not self.in_flight and (not latest.shares or self._owed <= self._few)):
             self.hand_over_held()
         elif len(self._held) == 1:
-            self._overdue.set(self._loop.time() + _PATIENCE_S)
+            self._overdue.set(self._loop.time() + PATIENCE_S)
 
     def note_answer(self) -> None:
         """Note that a decided request is being answered."""
@@ -128,7 +128,7 @@ class WriteAppends:
         # The alarm may have been set for earlier requests; those held now then go a little early.
         self._hand_over_waiting()
         if self._held:  # others are in flight
-            self._overdue.set(now + _PATIENCE_S)
+            self._overdue.set(now + PATIENCE_S)
 
     def _hand_over_waiting(self) -> None:
         if self._held and not self.in_flight and self._may_append():

@@ -58,7 +58,7 @@ class WriteSpeeds:
         self._topics = service.topics
         self._clock = clock
         self._partitions: dict[str, dict[int, _Partition]] = {}
-        self._waiting: dict[Writer, float] = {}  # since when
+        self.waiting: dict[Writer, float] = {}  # since when
         self._budget = service.node.budget
         self._quota = service.node.quotas.produce
         self._barrier = service.node.barrier
@@ -86,7 +86,7 @@ class WriteSpeeds:
         found = partitions.get(partition)
         if found is None:
             found = partitions[partition] = _Partition(Bucket(speed, self._clock))
-        began = self._waiting[writer] = self._clock()
+        began = self.waiting[writer] = self._clock()
         try:
             async with found.turn:
                 while (wait := found.bucket.wait()) > 0:
@@ -98,23 +98,23 @@ class WriteSpeeds:
                         continue
                 found.bucket.take(size)
         finally:
-            del self._waiting[writer]
+            del self.waiting[writer]
         return self._clock() - began
 
     async def admit_writer(self, principal: Principal, size: int, writer: Writer) -> float:
         """Wait for the principal's quota, whatever topic it writes to, and return the seconds waited."""
-        began = self._waiting[writer] = self._clock()
+        began = self.waiting[writer] = self._clock()
         try:
             await turn(self._quota.bucket(principal.name, None), size)
         finally:
-            del self._waiting[writer]
+            del self.waiting[writer]
         return self._clock() - began
 
     async def cut_waiting(self, now_ms: int) -> None:
         """End the sessions that have waited for longer than ``writer_patience_ms``, while memory is short."""
         if self._budget.scarce or self._budget.waiting:
             since = self._clock() - self._patience
-            for writer in [writer for writer, began in self._waiting.items() if began < since]:
+            for writer in [writer for writer, began in self.waiting.items() if began < since]:
                 message = "the node is short of memory, and the partition's speed would hold the request up for long"
                 self._barrier.call("writer that waits", writer.end, YdbError(Status.OVERLOADED, message))
 

@@ -86,7 +86,7 @@ class WriteStream:
         self._producer = self._meta = b""
         self._resource = NODE
         self._identity = Identity(service, stream, self._refused)
-        self._bound_at = 0.0
+        self.bound_at = 0.0
         # Code and text instead of the exception, whose traceback would keep its frames and this stream in memory.
         self._refusal: tuple[Code, str] | None = None
         self.client = service.enter(stream, self._describe, self.end)
@@ -228,7 +228,7 @@ class WriteStream:
         self._producer = init.producer
         self._resource = Resource(ResourceKind.TOPIC, topic.name)
         partition = await partition_for(self._writing, topic, init)
-        self._bound_at = time.monotonic()
+        self.bound_at = time.monotonic()
         log = self._log = self._service.log_of(topic, partition)
         traffic = self._service.node.metrics.topic(topic.name)
         self._meta = init.encoded_meta(self._stream.host)
@@ -272,7 +272,7 @@ class WriteStream:
                 work = parts_in_slices(body, self._most_records)
                 found = await self._service.node.works.finish(work, size // 1024)
             self._check(found.codec)
-            if self._producer and arrived - self._bound_at > _BOUND_S:
+            if self._producer and arrived - self.bound_at > _BOUND_S:
                 await self._still_bound(arrived)
             assert self._topic is not None
             assert self._log is not None
@@ -339,7 +339,7 @@ class WriteStream:
         """Refresh the producer's row, so that it does not expire during a long session. Raises YdbError."""
         assert self._topic is not None
         assert self._log is not None
-        self._bound_at = now
+        self.bound_at = now
         if self._topic.partitions[self._log.partition].is_active:
             await self._writing.producers.partition_of(self._topic, self._producer, self._log.partition)
 

@@ -70,11 +70,11 @@ class Coordinator:
         """
         self._barrier = barrier or Barrier()
         self._directory = Directory() if directory is None else directory
-        self._settings = settings
+        self.settings = settings
         self._journal = journal
         self._new_member_id = new_member_id
         #: In milliseconds.
-        self._timers: GroupTimers[_Timer] = GroupTimers()
+        self.timers: GroupTimers[_Timer] = GroupTimers()
         self._answers = Answers(self._barrier)
 
     @property
@@ -87,14 +87,14 @@ class Coordinator:
     @property
     def next_deadline_ms(self) -> int | None:
         """Return when :meth:`advance` has work next; the work may be gone by then."""
-        return self._timers.next
+        return self.timers.next
 
     def advance(self, now_ms: int) -> int:
         """Do all that was due at ``now_ms`` or before; return the number of deadlines.
 
         They are at most as many as there were before the call: a step sets deadlines after ``now_ms`` only.
         """
-        steps = self._timers.work_off(now_ms, self._step, self._barrier)
+        steps = self.timers.work_off(now_ms, self._step, self._barrier)
         self._answers.deliver()
         return steps
 
@@ -150,7 +150,7 @@ class Coordinator:
         group = self.groups.get(group_id)
         if not group_id:
             self._answers.post_all([partial(reply, ErrorCode.INVALID_GROUP_ID, [])])
-        elif len(leavers) > self._settings.max_size:
+        elif len(leavers) > self.settings.max_size:
             self._answers.post_all([partial(reply, ErrorCode.INVALID_REQUEST, [])])
         elif group is None:
             self._answers.post_all([partial(reply, ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers))])
@@ -187,7 +187,7 @@ class Coordinator:
         if group is None:
             if generation >= 0 or group_id in self._directory.share:
                 raise KafkaError(unknown_group_error, f"there is no group {group_id!r}")
-            if len(self._directory) >= self._settings.max_groups:
+            if len(self._directory) >= self.settings.max_groups:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, _TOO_MANY)
             group = self.adopt(now_ms, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:
@@ -222,7 +222,7 @@ class Coordinator:
         if group.state is not GroupState.EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
         for member_id in group.pending:
-            self._timers.remove((_Timer.SESSION, group_id, member_id))
+            self.timers.remove((_Timer.SESSION, group_id, member_id))
         group.become(GroupState.DEAD, now_ms)
         del self.groups[group_id]
 
@@ -237,7 +237,7 @@ class Coordinator:
 
     def restore(self, now_ms: int, group_id: str, snapshot: GroupSnapshot) -> None:
         """Bring back a group after a restart: its members get a full session in which to send a heartbeat."""
-        group = self.groups[group_id] = restored(group_id, snapshot, self._settings)
+        group = self.groups[group_id] = restored(group_id, snapshot, self.settings)
         for member in group.members.values():
             self._renew_session(now_ms, group, member)
 
@@ -248,9 +248,9 @@ class Coordinator:
             self._answers.answer_join(group, member, JoinReply(member.member_id, code))
             self._answers.answer_sync(member, SyncReply(code))
         for member_id in (*group.members, *group.pending):
-            self._timers.remove((_Timer.SESSION, group.group_id, member_id))
+            self.timers.remove((_Timer.SESSION, group.group_id, member_id))
         for kind in (_Timer.JOIN, _Timer.SYNC):
-            self._timers.remove((kind, group.group_id, ""))
+            self.timers.remove((kind, group.group_id, ""))
         group.state = GroupState.DEAD
         self._answers.deliver()
 
@@ -291,7 +291,7 @@ class Coordinator:
     # --- joining -------------------------------------------------------------------------------------------------
 
     def _join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
-        settings = self._settings
+        settings = self.settings
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, _NO_NAME)
         request = admit(settings, request)
@@ -314,7 +314,7 @@ class Coordinator:
             text = f"the group's member metadata would exceed kafka.group.max_bytes ({settings.max_bytes})"
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{text}: raise that, or name fewer topics")
         if not has_room(settings, group, request):
-            self._timers.remove((_Timer.SESSION, group.group_id, request.member_id))
+            self.timers.remove((_Timer.SESSION, group.group_id, request.member_id))
             group.remove(request.member_id)
             self._answers.refuse_join(reply, "", ErrorCode.GROUP_MAX_SIZE_REACHED, describe_full(settings))
             self._maybe_complete_join(now_ms, group)
@@ -346,11 +346,11 @@ class Coordinator:
         if not request.require_known_id:
             self._add_member(now_ms, group, request, protocols, new_id, reply)
             return
-        if len(group.pending) >= self._settings.max_size:
+        if len(group.pending) >= self.settings.max_size:
             text = "new members have to use the ids that were given out, or their sessions to end"
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         group.pending.add(new_id)
-        self._timers.set((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
+        self.timers.set((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
         self._answers.refuse_join(reply, new_id, ErrorCode.MEMBER_ID_REQUIRED)
 
     def _join_known(
@@ -395,7 +395,7 @@ class Coordinator:
             join=reply,
         )
         group.add(member, request.protocol_type)
-        self._timers.set((_Timer.SESSION, group.group_id, member_id), now_ms, _NEW_MEMBER_JOIN_MS)
+        self.timers.set((_Timer.SESSION, group.group_id, member_id), now_ms, _NEW_MEMBER_JOIN_MS)
         if group.initial_delay is not None:
             group.new_member_added = True
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -420,7 +420,7 @@ class Coordinator:
         fenced = JoinReply(old_id, ErrorCode.FENCED_INSTANCE_ID, message=describe_taken_over(member.instance_id))
         self._answers.answer_join(group, member, fenced)
         self._answers.answer_sync(member, SyncReply(ErrorCode.FENCED_INSTANCE_ID))
-        self._timers.remove((_Timer.SESSION, group.group_id, old_id))
+        self.timers.remove((_Timer.SESSION, group.group_id, old_id))
         group.rename_static(member, new_id)
         group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         member.client_id = request.client_id
@@ -468,45 +468,45 @@ class Coordinator:
             for member in group.members.values():
                 self._withdraw_sync(now_ms, group, member, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_sync.clear()
-        self._timers.remove((_Timer.SYNC, group.group_id, ""))
+        self.timers.remove((_Timer.SYNC, group.group_id, ""))
         if group.state is GroupState.EMPTY:
             # A first rebalance waits for more members, and longer when more join (KIP-134).
-            delay = self._settings.initial_rebalance_delay_ms
+            delay = self.settings.initial_rebalance_delay_ms
             group.initial_delay = (delay, max(group.rebalance_timeout_ms - delay, 0))
             group.new_member_added = False
             group.become(GroupState.PREPARING_REBALANCE, now_ms)
-            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, delay)
+            self.timers.set((_Timer.JOIN, group.group_id, ""), now_ms, delay)
             return
         group.become(GroupState.PREPARING_REBALANCE, now_ms)
         if group.all_joined:
             self._complete_join(now_ms, group)
         else:
-            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+            self.timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _maybe_complete_join(self, now_ms: int, group: Group) -> None:
         if group.state is not GroupState.PREPARING_REBALANCE or group.initial_delay is not None:
             return
         if group.all_joined:
             self._complete_join(now_ms, group)
-        elif group.waiting and self._timers.get((_Timer.JOIN, group.group_id, "")) is None:
+        elif group.waiting and self.timers.get((_Timer.JOIN, group.group_id, "")) is None:
             # Only static members were left and none had joined (see _complete_join): now the first one waits.
-            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+            self.timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _join_phase_over(self, now_ms: int, group: Group) -> None:
         if group.initial_delay is not None and group.new_member_added:
             delay, remaining = group.initial_delay
-            next_delay = min(self._settings.initial_rebalance_delay_ms, remaining)
+            next_delay = min(self.settings.initial_rebalance_delay_ms, remaining)
             if next_delay > 0:
                 group.initial_delay = (next_delay, max(remaining - delay, 0))
                 group.new_member_added = False
-                self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, next_delay)
+                self.timers.set((_Timer.JOIN, group.group_id, ""), now_ms, next_delay)
                 return
         self._complete_join(now_ms, group)
 
     def _complete_join(self, now_ms: int, group: Group) -> None:
         """Close the join phase: remove dynamic members that did not join; all other members form the next
         generation."""
-        self._timers.remove((_Timer.JOIN, group.group_id, ""))
+        self.timers.remove((_Timer.JOIN, group.group_id, ""))
         group.initial_delay = None
         for member in [m for m in group.members.values() if m.join is None and not m.is_static]:
             self._drop(group, member)
@@ -525,7 +525,7 @@ class Coordinator:
             self._answers.answer_join(group, member, joined(group, member, with_members=is_leader))
             self._renew_session(now_ms, group, member)
             group.pending_sync.add(member.member_id)
-        self._timers.set((_Timer.SYNC, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+        self.timers.set((_Timer.SYNC, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _emptied(self, leaving: list[Callable[[], None]], now_ms: int, error: int) -> None:
         # An error does not matter to the members that left: at worst, after a restart they are members until their
@@ -545,7 +545,7 @@ class Coordinator:
     def _sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, _NO_NAME)
-        if len(request.assignments) > self._settings.max_size:
+        if len(request.assignments) > self.settings.max_size:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "assignments for more members than a group may have")
         group = self.groups.get(request.group_id)
         if group is None or group.state is GroupState.EMPTY:
@@ -558,7 +558,7 @@ class Coordinator:
         self._renew_session(now_ms, group, member)
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
-            self._timers.remove((_Timer.SYNC, group.group_id, ""))
+            self.timers.remove((_Timer.SYNC, group.group_id, ""))
         if group.state is GroupState.STABLE:
             self._answers.post(reply, synced(group, member))
             return
@@ -567,7 +567,7 @@ class Coordinator:
         self._answers.answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync = reply
         if group.leader == member.member_id and group.saving_generation != group.generation:
-            if bytes_of(request.assignments) > self._settings.max_bytes:
+            if bytes_of(request.assignments) > self.settings.max_bytes:
                 # The same code as from a broker whose log refuses a record of that size.
                 for one in group.members.values():
                     self._withdraw_sync(now_ms, group, one, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -614,7 +614,7 @@ class Coordinator:
         member_id = leaver.member_id
         if member_id in group.pending:
             group.remove(member_id)
-            self._timers.remove((_Timer.SESSION, group.group_id, member_id))
+            self.timers.remove((_Timer.SESSION, group.group_id, member_id))
             return ErrorCode.NONE
         if not member_id and leaver.instance_id is not None:
             member_id = group.static_members.get(leaver.instance_id, "")
@@ -643,13 +643,13 @@ class Coordinator:
         """Remove a member. Its parked requests get UNKNOWN_MEMBER_ID, so that a living client joins afresh."""
         self._answers.answer_join(group, member, JoinReply("", ErrorCode.UNKNOWN_MEMBER_ID))
         self._answers.answer_sync(member, SyncReply(ErrorCode.UNKNOWN_MEMBER_ID))
-        self._timers.remove((_Timer.SESSION, group.group_id, member.member_id))
+        self.timers.remove((_Timer.SESSION, group.group_id, member.member_id))
         group.remove(member.member_id)
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
     def _renew_session(self, now_ms: int, group: Group, member: Member) -> None:
-        self._timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms, member.session_timeout_ms)
+        self.timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms, member.session_timeout_ms)
 
 
 def _member_in(group: Group, member_id: str, instance_id: str | None, generation: int) -> Member:

@@ -127,7 +127,7 @@ class ConsumerGroup(Struct):
     renamed: dict[str, str] = field(default_factory=dict)
     """Static members that were replaced while a target was being computed: old id -> new id."""
     classic_count: int = 0
-    _holders: dict[bytes, dict[int, str]] = field(default_factory=dict)
+    holders: dict[bytes, dict[int, str]] = field(default_factory=dict)
     _behind: set[str] = field(default_factory=set)
 
     # --- looking -------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class ConsumerGroup(Struct):
 
     def holder(self, topic_id: bytes, partition: int) -> str | None:
         """Return the member that has a partition or has not yet confirmed that it gave it up."""
-        return self._holders.get(topic_id, {}).get(partition)
+        return self.holders.get(topic_id, {}).get(partition)
 
     @property
     def preferred_assignor(self) -> str | None:
@@ -240,18 +240,18 @@ class ConsumerGroup(Struct):
     def _hold(self, member: ConsumerMember) -> None:
         for partitions in (member.assigned, member.revoking):
             for topic_id, numbers in partitions.items():
-                held = self._holders.setdefault(topic_id, {})
+                held = self.holders.setdefault(topic_id, {})
                 for number in numbers:
                     assert held.setdefault(number, member.member_id) == member.member_id, "held by two members"
 
     def _let_go(self, member: ConsumerMember) -> None:
         for partitions in (member.assigned, member.revoking):
             for topic_id, numbers in partitions.items():
-                held = self._holders[topic_id]
+                held = self.holders[topic_id]
                 for number in numbers:
                     held.pop(number, None)
                 if not held:
-                    del self._holders[topic_id]
+                    del self.holders[topic_id]
 
     # --- reconciliation ------------------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class ConsumerGroup(Struct):
         free: dict[bytes, frozenset[int]] = {}
         unreleased = False
         for topic_id, numbers in wanted.items():
-            held = self._holders.get(topic_id)
+            held = self.holders.get(topic_id)
             if held is None:
                 free[topic_id] = numbers
                 continue

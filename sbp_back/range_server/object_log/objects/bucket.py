@@ -42,16 +42,16 @@ PATIENCE = 30.0
 """Seconds to wait for a store that does not answer while a log is opened."""
 OPERATIONS = ("put", "get", "list", "delete")
 """Operations as stores count and charge them; a deletion is of up to a thousand objects."""
-_AGAIN_SECONDS = 0.1
-_MOST_AGAIN_SECONDS = 2.0
+AGAIN_SECONDS = 0.1
+MOST_AGAIN_SECONDS = 2.0
 
 
 def pauses() -> Iterator[float]:
     """Yield the seconds to wait before each further try: the back-off that a busy store asks for (503 SlowDown)."""
-    seconds = _AGAIN_SECONDS
+    seconds = AGAIN_SECONDS
     while True:
         yield seconds
-        seconds = min(2 * seconds, _MOST_AGAIN_SECONDS)
+        seconds = min(2 * seconds, MOST_AGAIN_SECONDS)
 
 
 def again(work: Callable[[], T], seconds: float) -> T:

@@ -27,26 +27,26 @@ class Doomed:
     """The objects that wait for deletion. Owned by the event loop."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Some] = []
+        self.waiting: list[_Some] = []
 
     def add(self, bucket: Bucket, keys: list[str], index: int) -> None:
         if keys:
-            self._waiting.append(_Some(bucket, keys, index, time.monotonic()))
+            self.waiting.append(_Some(bucket, keys, index, time.monotonic()))
 
     def wait(self, index: int) -> bool:
         """Return whether any objects wait for an index after number ``index``, the newest."""
-        return any(one.index >= index for one in self._waiting)
+        return any(one.index >= index for one in self.waiting)
 
     def ripe(self, index: int, grace: float) -> list[_Some]:
         """Return the objects that :func:`delete` may delete now; ``index``: number of the newest index, ``grace`` in
         seconds.
         """
         now = time.monotonic()
-        return [one for one in self._waiting if one.index < index and one.since + grace <= now]
+        return [one for one in self.waiting if one.index < index and one.since + grace <= now]
 
     def forget(self) -> None:
         """Forget the objects that were deleted."""
-        self._waiting = [one for one in self._waiting if one.keys]
+        self.waiting = [one for one in self.waiting if one.keys]
 
 
 def delete(ripe: Iterable[_Some]) -> int:

@@ -50,8 +50,8 @@ _MOST_MADE = 16
 """Most objects that wait for an index to name them."""
 _LEAST = 16
 _LEAST_WHEN_FULL = 256
-_PAUSE = 1.0
-_MOST_PAUSE = 60.0
+PAUSE = 1.0
+MOST_PAUSE = 60.0
 
 
 class Offload(RangeWriter):
@@ -78,7 +78,7 @@ class Offload(RangeWriter):
     ) -> None:
         super().__init__(log, cache, bucket, bucket.url, background, lambda _what, error: note(error), self._give_up)
         self.origin = f"{names.start:x}-"
-        self._names = names
+        self.names = names
         self._facts = facts
         """Facts about each object for the index."""
         self._note_error = note
@@ -88,7 +88,7 @@ class Offload(RangeWriter):
         self._number = max((one.number for one in facts.values()), default=0)
         self._written = names.written
         """Number of the newest index."""
-        self._former = ""
+        self.former = ""
         """The index before it, if this start has seen it."""
         self._doomed = Doomed()
         self._runs: deque[Run] = deque()
@@ -98,12 +98,12 @@ class Offload(RangeWriter):
         """Segments whose runs were all examined."""
         self._full = False
         self._claimed = claimed
-        self._tidied = False
+        self.tidied = False
         self._naming = False
         self._next_at = time.monotonic() + log.options.object_index_seconds
         self._pause = 0.0
         """Back-off in seconds since the store's last failure; 0 after an answer."""
-        self._lost = False
+        self.lost = False
         """The name in the bucket belongs to another server."""
         self._closed = False
 
@@ -119,7 +119,7 @@ class Offload(RangeWriter):
     @property
     def moving(self) -> bool:
         """Return whether the data of the oldest segments is being moved to objects."""
-        return bool(self._runs) and not self._pause and not self._lost
+        return bool(self._runs) and not self._pause and not self.lost
 
     def start_chores(self) -> None:
         """Start the next job, if it is time for one."""
@@ -129,9 +129,9 @@ class Offload(RangeWriter):
         full = log.stats.disk_full
         held = sum(source_of(segment).held for segment in log.elsewhere)
         shrink(log.opened, log.elsewhere, held, 0 if full else log.options.object_cache_bytes)
-        if self.busy or self._naming or self._lost or time.monotonic() < self._rest_until:
+        if self.busy or self._naming or self.lost or time.monotonic() < self.rest_until:
             return
-        if not self._tidied:
+        if not self.tidied:
             self._tidy()
         elif self._must_name():
             self._write_names()
@@ -141,7 +141,7 @@ class Offload(RangeWriter):
                 self._write_names()
 
     def _look_soon(self) -> None:
-        self._later(max(0.0, self._rest_until - time.monotonic()), self.start_chores)
+        self._later(max(0.0, self.rest_until - time.monotonic()), self.start_chores)
 
     # --- what is to be moved
 
@@ -259,8 +259,8 @@ class Offload(RangeWriter):
         work = [(self._facts[segment], columns_of(segment)) for segment in made]
         self._written += 1
         number = self._written
-        key = f"index/{self._names.start:016x}-{number:016x}"
-        names = replace(self._names, written=number, key=key, objects=[self._facts[one] for one in kept])
+        key = f"index/{self.names.start:016x}-{number:016x}"
+        names = replace(self.names, written=number, key=key, objects=[self._facts[one] for one in kept])
         directory = self._directory
         files = log.files
         self._naming = True
@@ -284,19 +284,19 @@ class Offload(RangeWriter):
                 self._failed(result)
                 return
             self._answered()
-            former, self._names = self._names, names
+            former, self.names = self.names, names
             for segment, rows in zip(made, result, strict=True):
                 rebind(segment, rows)
             self._next_at = time.monotonic() + log.options.object_index_seconds
             # Keep one former index, in case the newest is damaged; those before it need not wait for another index.
-            self._doomed.add(self._bucket, [self._former] if self._former else [], number - 1)
-            self._former = former.key
+            self._doomed.add(self._bucket, [self.former] if self.former else [], number - 1)
+            self.former = former.key
             for segment in dead:
                 self._forget(segment)
             self._freed()
             self._look_soon()
 
-        self._background(write, written)
+        self.background(write, written)
 
     @property
     def _directory(self) -> Path:
@@ -324,7 +324,7 @@ class Offload(RangeWriter):
         ripe = self._doomed.ripe(self._written, self._log.options.object_grace_seconds)
         if not ripe:
             return False
-        names = self._names
+        names = self.names
         self.busy = True
 
         def work() -> int:
@@ -341,12 +341,12 @@ class Offload(RangeWriter):
             logger.info("%d objects in %s are deleted, nothing of them can be read", result, self._bucket.url)
             self._look_soon()
 
-        self._background(work, deleted)
+        self.background(work, deleted)
         return True
 
     def _tidy(self) -> None:
         """Make this start the newest one, and find what earlier ones have left."""
-        names = self._names
+        names = self.names
         claimed = self._claimed
         self.busy = True
 
@@ -362,12 +362,12 @@ class Offload(RangeWriter):
             if isinstance(result, OSError):
                 self._failed(result)
                 return
-            self._claimed = self._tidied = True
+            self._claimed = self.tidied = True
             self._answered()
             self._give_up(self._bucket, result)
             self._look_soon()
 
-        self._background(find, take_found)
+        self.background(find, take_found)
 
     # --- a store that fails
 
@@ -380,13 +380,13 @@ class Offload(RangeWriter):
             logger.error("what is damaged stays on the disk: %s", error)
             return
         if isinstance(error, NotOursError):
-            self._lost = True
+            self.lost = True
             logger.error("no old data is moved to objects any more: %s", error)
         elif not self._pause:
             logger.warning("old data cannot be moved to objects, and stays on the disk until it can: %s", error)
         self._log.stats.moving_failures += 1
-        self._pause = min(max(_PAUSE, 2 * self._pause), _MOST_PAUSE)
-        self._rest_until = time.monotonic() + self._pause
+        self._pause = min(max(PAUSE, 2 * self._pause), MOST_PAUSE)
+        self.rest_until = time.monotonic() + self._pause
         self._log.stats.moving_fails = True
         self._look_soon()
 

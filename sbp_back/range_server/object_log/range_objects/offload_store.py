@@ -31,7 +31,7 @@ from sbp_back.range_server.store.upkeep.maintenance import Maintenance
 from sbp_back.range_server.store.upkeep.moving import Moving
 
 _CACHE = "cache"
-_START_PATIENCE = 3.0
+START_PATIENCE = 3.0
 _READ_PATIENCE = 2.0
 """Seconds after which a reader gets a retriable error when a store does not answer."""
 
@@ -58,12 +58,12 @@ class OffloadStore(Store):
     def __init__(self, log: Log, lock: DirectoryLock, recovered: Recovered) -> None:
         """Use :meth:`open` instead."""
         assert isinstance(recovered, _Opened)
-        self._there = recovered.there
+        self.there = recovered.there
         log.elsewhere = list(recovered.there.objects)
         log.stats.objects = recovered.there.bucket.requests
         log.stats.local_limit_bytes = log.options.local_bytes or 0
         self._far = ThreadPoolExecutor(READ_THREADS, "anabranch-far")
-        self._moving_thread = ThreadPoolExecutor(1, "anabranch-move")
+        self.moving_thread = ThreadPoolExecutor(1, "anabranch-move")
         super().__init__(log, lock, recovered)
 
     @classmethod
@@ -76,7 +76,7 @@ class OffloadStore(Store):
         messages = []
         claimed = True
         try:
-            claim(bucket, names, _START_PATIENCE)
+            claim(bucket, names, START_PATIENCE)
         except NotOursError as error:
             raise StoreVersionError(str(error.strerror)) from error
         except OSError as error:
@@ -96,19 +96,19 @@ class OffloadStore(Store):
         return _Opened(**{**asdict(recovered), "there": there})
 
     def _make_gathers(self) -> Gathers:
-        return Gathers(self._log, self._pool, self._hand_over, self._report, self._far)
+        return Gathers(self.log, self._pool, self._hand_over, self._report, self._far)
 
     def _make_maintenance(self) -> Moving:
-        there = self._there
-        upkeep = OffloadMaintenance(self._log, self._background, self._submit, self._space_is, self._disk_failing)
-        upkeep.offload = self._offload = Offload(
-            self._log,
+        there = self.there
+        upkeep = OffloadMaintenance(self.log, self._background, self._submit, self._space_is, self.disk_failing)
+        upkeep.offload = self.offload = Offload(
+            self.log,
             there.cache,
             there.bucket,
             there.names,
             there.objects,
             there.claimed,
-            partial(self._on_thread, self._moving_thread),
+            partial(self._on_thread, self.moving_thread),
             upkeep.note,
             upkeep.list_settled,
             self._later,
@@ -121,16 +121,16 @@ class OffloadStore(Store):
 
     def close(self) -> None:
         if not self._closed:
-            self._offload.close()
-            self._there.cache.close()
-            self._moving_thread.shutdown()  # its thread writes into the directory
+            self.offload.close()
+            self.there.cache.close()
+            self.moving_thread.shutdown()  # its thread writes into the directory
             self._far.shutdown()
         super().close()
 
     @property
     def stats(self) -> StoreStats:
         stats = super().stats
-        stats.moved_bytes = sum(segment.live for segment in self._log.elsewhere)
+        stats.moved_bytes = sum(segment.live for segment in self.log.elsewhere)
         stats.live_bytes += stats.moved_bytes
         return stats
 
@@ -139,7 +139,7 @@ class OffloadStore(Store):
             with suppress(RuntimeError):  # the loop has ended before the last fetch
                 self._require_loop().call_soon_threadsafe(counted, change)
 
-        self._there.cache.counted = tell
+        self.there.cache.counted = tell
 
 
 class OffloadMaintenance(Maintenance):

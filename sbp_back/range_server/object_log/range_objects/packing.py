@@ -62,7 +62,7 @@ class Packing(RangeWriter):
 
     def start_chores(self) -> None:
         """Write the next object, if it is time to."""
-        if self.busy or time.monotonic() < self._rest_until:
+        if self.busy or time.monotonic() < self.rest_until:
             return
         self._count()
         if not self._due:

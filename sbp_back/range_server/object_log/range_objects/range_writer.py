@@ -87,7 +87,7 @@ class RangeWriter:
         self._cache = cache
         self._bucket = bucket
         self._name = name
-        self._background = background
+        self.background = background
         self._note = note
         self._doom = doom
         self._putting = ""
@@ -95,7 +95,7 @@ class RangeWriter:
         self.busy = False
         self.made: list[Segment] = []
         """Objects that no index names yet."""
-        self._rest_until = 0.0
+        self.rest_until = 0.0
 
     def _ended(self, stored: StoredRange, segment: Segment | None) -> None:
         """React to the end of a write of a range: written as ``segment``, or failed (None)."""
@@ -136,17 +136,17 @@ class RangeWriter:
                 self._ended(stored, None)
             else:
                 # Rest as long as the work took: it gets at most half of the time, the store and the disk.
-                self._rest_until = 2 * time.monotonic() - began
+                self.rest_until = 2 * time.monotonic() - began
                 self._apply(stored, pieces, result)
 
-        self._background(lambda: self._write(stored, pieces), ended)
+        self.background(lambda: self._write(stored, pieces), ended)
 
     def _unpin(self, pieces: list[_Piece]) -> None:
         for piece in pieces:
             self._log.opened.unpin(piece.run.segment)
 
     def _failed(self, error: Exception) -> None:
-        self._rest_until = time.monotonic() + 1.0
+        self.rest_until = time.monotonic() + 1.0
         self._note("writing an object of a range", error)
 
     def _given_up(self) -> None:

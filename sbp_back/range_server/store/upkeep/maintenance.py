@@ -83,7 +83,7 @@ class Maintenance(Moving):
             self.start_chores()
 
         self._saving = True
-        self._background(save, saved)
+        self.background(save, saved)
 
     def _flush(self, loose: list[Segment]) -> None:
         """Flush segments, on another thread. A failed flush ends the store, as it does in the writer."""
@@ -101,7 +101,7 @@ class Maintenance(Moving):
         if self._closed:
             return
         log = self._log
-        self._background(lambda: log.files.free_bytes(log.directory), self._space)
+        self.background(lambda: log.files.free_bytes(log.directory), self._space)
         # A sealed segment needs its index file, and a checkpoint that makes it superfluous to recovery.
         if any(not segment.indexed or segment.end > log.checkpoint_lsn for segment in log.segments[:-1]):
             self._save()
@@ -132,7 +132,7 @@ class Maintenance(Moving):
         if self._deleting:
             return
         log = self._log
-        empty = [s for s in log.segments[:-1] if not s.live and not s.runs and s is not self._evacuating]
+        empty = [s for s in log.segments[:-1] if not s.live and not s.runs and s is not self.evacuating]
         # Keep what the checkpoint before needs: if the newest one is damaged, recovery reads from that one.
         dead = [s for s in empty if s.end <= log.fallback_lsn and s.indexed]
         if len(dead) < len(empty):
@@ -165,7 +165,7 @@ class Maintenance(Moving):
             self.start_chores()
 
         self._deleting = True
-        self._background(delete, deleted)
+        self.background(delete, deleted)
 
 
 def take_checkpoint(log: Log) -> Checkpoint:

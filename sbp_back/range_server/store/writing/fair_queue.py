@@ -21,7 +21,7 @@ _SPARE = 1024
 class FairQueue:
     """A queue of one thread. ``few``: bytes that may wait in the order of arrival."""
 
-    __slots__ = ("_ends", "_few", "_few_bytes", "_many", "_most_ends", "_now", "_number", "few")
+    __slots__ = ("_few", "_few_bytes", "_many", "_most_ends", "_now", "_number", "ends", "few")
 
     def __init__(self, few: int) -> None:
         self.few = few
@@ -32,7 +32,7 @@ class FairQueue:
         self._number = 0
         self._now = 0
         """Begin of the item that was taken last."""
-        self._ends: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
         """End of each stream's last item."""
         self._most_ends = _SPARE
 
@@ -61,11 +61,11 @@ class FairQueue:
             return None
         self._now, _, item = heappop(self._many)
         if not self._many:
-            self._ends.clear()  # the queue is empty: no stream is owed a turn
+            self.ends.clear()  # the queue is empty: no stream is owed a turn
         return item
 
     def _place(self, item: Item) -> None:
-        ends = self._ends
+        ends = self.ends
         sizes = bytes_by_stream(item)
         begin = max([self._now, *(ends.get(stream, 0) for stream in sizes)])
         for stream, size in sizes.items():
@@ -73,5 +73,5 @@ class FairQueue:
         self._number += 1
         heappush(self._many, (begin, self._number, item))
         if len(ends) > self._most_ends:
-            self._ends = {stream: end for stream, end in ends.items() if end > self._now}
-            self._most_ends = 2 * len(self._ends) + _SPARE
+            self.ends = {stream: end for stream, end in ends.items() if end > self._now}
+            self._most_ends = 2 * len(self.ends) + _SPARE

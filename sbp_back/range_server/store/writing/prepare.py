@@ -139,7 +139,7 @@ class Preparer:
             while self.is_busy(begin, end):
                 self._changed.wait()
             self._blocked = False
-            if self._has_work():
+            if self.has_work():
                 self._idle_until = 0
                 self._changed.notify_all()
             else:
@@ -185,8 +185,8 @@ class Preparer:
 
     # --- the thread
 
-    def _has_work(self) -> bool:
-        return self._wants_next() or self._wants_zeros()
+    def has_work(self) -> bool:
+        return self._wants_next() or self.wants_zeros()
 
     def _wants_next(self) -> bool:
         segment = self._segment
@@ -197,7 +197,7 @@ class Preparer:
             and self._written > segment.size - self._last_part(segment)
         )
 
-    def _wants_zeros(self) -> bool:
+    def wants_zeros(self) -> bool:
         segment = self._segment
         if segment is None or not self._small_groups or self._blocked or not self._options.zero_ahead:
             return False
@@ -209,7 +209,7 @@ class Preparer:
         try:
             while True:
                 with self._changed:
-                    while not self._stopping and not self._has_work():
+                    while not self._stopping and not self.has_work():
                         self._changed.wait()
                     if self._stopping:
                         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridges.commands.nodes.cluster import _print
+from bridges.commands.nodes.cluster import print_cluster
 
 
 def test_the_answer_of_a_node_of_an_earlier_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,5 +19,5 @@ def test_the_answer_of_a_node_of_an_earlier_version_is_printed(capsys: pytest.Ca
         "rack": "",
         "addresses": {"kafka": "h:9092"},
     }
-    _print({"nodes": [node], "slots": 1024, "level": {"says": 1, "stores": 1}, "pins": {}, "moving": []})
+    print_cluster({"nodes": [node], "slots": 1024, "level": {"says": 1, "stores": 1}, "pins": {}, "moving": []})
     assert "kafka=h:9092" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch_kit.net.address import Address
-from bridges.commands.servers.workers import _Child
+from bridges.commands.servers.workers import Child
 from bridges.node.settings.config import load
 from bridges.node.settings.sections import SettingsError
 from bridges.node.storage.data_dir import DataDirectory
@@ -113,7 +113,7 @@ def test_listeners_of_all_workers_have_names() -> None:
 
 
 def test_a_worker_is_started_again_at_once_and_then_ever_later_until_it_lasts() -> None:
-    child = _Child(1)
+    child = Child(1)
     child.addresses = {"kafka": "h:1"}
     pauses = []
     for _ in range(10):

@@ -11,10 +11,10 @@ from bridges.commands.topics import produce
 
 
 def test_somebody_who_types_slowly_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "_QUIET_S", 0.001)
+    monkeypatch.setattr(produce, "QUIET_S", 0.001)
     read, write = os.pipe()
     with os.fdopen(read, "rb") as source:
-        bodies = produce._bodies(produce._blocks(source), False, None, {})
+        bodies = produce.bodies_of(produce.blocks_of(source), False, None, {})
         assert next(bodies) == b"\n"  # which the node takes for no record
         os.write(write, b"first\nsec")
         while (line := next(bodies)) == b"\n":

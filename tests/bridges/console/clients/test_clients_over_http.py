@@ -95,7 +95,7 @@ async def test_connections_are_searched_and_cut_into_pages_the_busiest_first(lab
 
 
 async def test_an_answer_is_bounded_and_says_how_many_more_there_are(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everywhere, "_ANSWER_BYTES", 20_000)
+    monkeypatch.setattr(everywhere, "ANSWER_BYTES", 20_000)
     for number in range(1000):
         enter(lab, f"{number}" + "x" * 5000, port=number).read("open", number % 1)
     found = await lab.node.floors.host.clients_everywhere._answer(everywhere.Choice("open"))

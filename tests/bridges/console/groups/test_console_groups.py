@@ -390,7 +390,7 @@ async def test_partitions_that_cannot_be_opened_are_shown_as_unknown(lab: Lab, m
 
     hanging, let_go = asyncio.Event(), asyncio.Event()
     monkeypatch.setattr(lab.node.floors.storage.client, "open", hang)
-    monkeypatch.setattr(sampling, "_ASKED_S", 0.01)
+    monkeypatch.setattr(sampling, "ASKED_S", 0.01)
     assert lags(await lab.group("g")) == {("t", 0): (1, 5, 4, None), ("t", 1): (0, None, None, None)}
     await hanging.wait()
     let_go.set()

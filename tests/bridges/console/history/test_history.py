@@ -109,7 +109,7 @@ def test_an_age_lies_between_the_looks_at_which_the_record_was_not_there_and_was
         age, known = ends.age(0, now) or (math.nan, True)
         assert not known
         assert age == pytest.approx(now - looks[0][0])
-    assert len(ends._times) <= Ends.MOST + 1
+    assert len(ends.times) <= Ends.MOST + 1
 
 
 def test_a_log_that_is_shorter_is_another_one() -> None:

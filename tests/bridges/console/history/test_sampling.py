@@ -77,7 +77,7 @@ async def test_none_is_kept_where_there_is_to_be_none(tmp_path: Path) -> None:
 
 
 async def test_of_many_positions_a_round_looks_at_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "_POSITIONS", 10)
+    monkeypatch.setattr(sampling, "POSITIONS", 10)
     node = Node(settings_of(tmp_path), fronts=[])
     await node.start()
     await node.catalog.create_topic("words", 1)

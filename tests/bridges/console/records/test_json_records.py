@@ -9,7 +9,7 @@ from kafka.partitioner.default import murmur2 as oracle
 
 from bridges.catalog.topics.lineage import choose_partition, murmur2
 from bridges.console.records import lines as json_records
-from bridges.console.records.lines import _FURTHEST_MS, BadLine, line_parts, parse_line, to_line
+from bridges.console.records.lines import FURTHEST_MS, BadLine, line_parts, parse_line, to_line
 from bridges.formats.records import Record
 
 CONTENT = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(lambda text: text.encode("utf-8", "ignore"))
@@ -42,7 +42,7 @@ def test_what_is_read_can_be_written_again(record: Record, partition: int) -> No
 @given(RECORDS, st.integers(3, 8))
 def test_a_long_line_in_pieces_is_the_same_line(record: Record, piece: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_records, "_PIECE", piece)
+        patch.setattr(json_records, "PIECE", piece)
         patch.setattr(json_records._pieces, "__defaults__", (piece,))
         parts = list(line_parts(record, 7))
     assert b"".join(parts) == to_line(record, 7)
@@ -79,7 +79,7 @@ def test_any_object_is_a_record_or_refused(document: dict[str, object]) -> None:
     except BadLine:
         return
     assert partition is None or partition >= -1
-    assert -_FURTHEST_MS <= record.timestamp < 2**63
+    assert -FURTHEST_MS <= record.timestamp < 2**63
 
 
 @pytest.mark.parametrize(

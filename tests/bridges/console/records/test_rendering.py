@@ -86,7 +86,7 @@ async def test_a_client_that_takes_nothing_is_no_failure_of_ours(monkeypatch: py
         for _ in range(5):
             yield b"a line\n"
 
-    monkeypatch.setattr(reading, "_STALLED_S", 0.01)
+    monkeypatch.setattr(reading, "STALLED_S", 0.01)
     response: Any = Response()
     budget = MemoryBudget(1000, asyncio.get_running_loop().call_soon)
     memory = RequestMemory(budget)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMATS, _one_by_one
+from bridges.formats import FORMATS, translate_one
 from bridges.formats.base import APPEND_TIME, FORMAT_MASK, FormatId
 from bridges.formats.codecs.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.codecs.ydb import Codec
@@ -32,7 +32,7 @@ TARGETS = (FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB)
 def long_way(batch: StoredBatch, target: int) -> Buffer | None:
     """The translation record by record; None if the batch is invalid."""
     try:
-        return at_once(_one_by_one(FORMATS[batch.flags & FORMAT_MASK], batch, FORMATS[target], DEFAULT_LIMIT))
+        return at_once(translate_one(FORMATS[batch.flags & FORMAT_MASK], batch, FORMATS[target], DEFAULT_LIMIT))
     except BatchInvalid:
         return None
 
@@ -320,6 +320,6 @@ def test_records_with_many_headers_are_left_to_the_long_way() -> None:
     for target in (FormatId.KAFKA, FormatId.YDB):
         stored = StoredBatch(0, 50, FormatId.KAFKA, payload, 77)
         if target == FormatId.YDB:
-            made = at_once(_one_by_one(FORMATS[FormatId.KAFKA], stored, FORMATS[target], DEFAULT_LIMIT))
+            made = at_once(translate_one(FORMATS[FormatId.KAFKA], stored, FORMATS[target], DEFAULT_LIMIT))
             stored = StoredBatch(0, 50, target, made, 77)
         assert check(stored) == 0

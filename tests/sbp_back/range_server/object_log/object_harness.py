@@ -74,7 +74,7 @@ def store_of(driver: Driver) -> OffloadStore:
 
 def is_moved(driver: Driver, segments: int = 4) -> Callable[[], bool]:
     """The disk has few segments, and all objects are named."""
-    return lambda: len(driver.store._log.segments) <= segments and store_of(driver)._offload.named
+    return lambda: len(driver.store.log.segments) <= segments and store_of(driver).offload.named
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def the_mover_stopped(driver: Driver) -> Iterator[None]:
         stopped.set()
         go.wait()
 
-    store_of(driver)._moving_thread.submit(stop)
+    store_of(driver).moving_thread.submit(stop)
     stopped.wait()
     try:
         yield
@@ -102,7 +102,7 @@ def crash_copy(driver: Driver, target: Path) -> Path:
 
 
 def upkeep_of(driver: Driver) -> ObjectUpkeep:
-    upkeep = driver.store._maintenance
+    upkeep = driver.store.maintenance
     assert isinstance(upkeep, ObjectUpkeep)
     return upkeep
 
@@ -110,16 +110,14 @@ def upkeep_of(driver: Driver) -> ObjectUpkeep:
 def all_indexed(driver: Driver) -> Callable[[], bool]:
     """The newest index of a log of objects says all."""
     upkeep = upkeep_of(driver)
-    return lambda: upkeep._indexed == driver.store._log.next_seq and not upkeep._packing.made and not upkeep._busy
+    return lambda: upkeep.indexed == driver.store.log.next_seq and not upkeep.packing.made and not upkeep.busy
 
 
 def at_rest(driver: Driver) -> Callable[[], bool]:
     """A log of objects has nothing to do any more."""
     upkeep = upkeep_of(driver)
     said = all_indexed(driver)
-    return lambda: (
-        said() and upkeep._tidied and upkeep._packing.idle and not upkeep._dead() and not upkeep._doomed._waiting
-    )
+    return lambda: said() and upkeep.tidied and upkeep.packing.idle and not upkeep._dead() and not upkeep.doomed.waiting
 
 
 async def fill(driver: Driver, stream: int, count: int, first: int = 0) -> None:
@@ -183,19 +181,19 @@ class _Got:
 
 @pytest.fixture
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket._AGAIN_SECONDS", 0.001)
-    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket._MOST_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket.AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket.MOST_AGAIN_SECONDS", 0.001)
 
 
 def below(driver: Driver, library: Faults) -> None:
     """Have a store ask another library for its objects."""
     store = driver.store
     if isinstance(store, ObjectStore):
-        logs = store._opened.logs
+        logs = store.opened.logs
         buckets = [logs.root, *logs._known.values()]
     else:
         assert isinstance(store, OffloadStore)
-        buckets = [store._there.bucket]
+        buckets = [store.there.bucket]
     for bucket in buckets:
         bucket._obstore = library  # type: ignore[assignment]
 
@@ -218,13 +216,13 @@ class Clock:
     async def hours(self, driver: Driver, count: int) -> None:
         """They pass, and what becomes due in each of them is done."""
         store = driver.store
-        threads = [store._background_thread]
+        threads = [store.background_thread]
         if isinstance(store, OffloadStore):
-            threads.append(store._moving_thread)
+            threads.append(store.moving_thread)
         for _ in range(count):
             self.now += 3600.0
             for _step in range(8):
-                store._maintenance.tick()
+                store.maintenance.tick()
                 for thread in threads:
                     await awaited(partial(_behind_all, store, thread))
 

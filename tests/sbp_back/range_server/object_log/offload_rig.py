@@ -95,22 +95,22 @@ class OffloadRig(Rig):
         store = self.store
         moves, later = Jobs(), Jobs()
         self.waiting += [moves.waiting, later.waiting]
-        for real in (store._moving_thread, store._far):
+        for real in (store.moving_thread, store._far):
             real.shutdown()
-        store._moving_thread = moves  # type: ignore[assignment]
+        store.moving_thread = moves  # type: ignore[assignment]
         store._far = store._gathers._far = _AtOnce()  # type: ignore[assignment]
-        store._offload._background = partial(store._on_thread, moves)  # type: ignore[arg-type]
-        store._offload._later = lambda _seconds, work: later.submit(work)
+        store.offload.background = partial(store._on_thread, moves)  # type: ignore[arg-type]
+        store.offload._later = lambda _seconds, work: later.submit(work)
 
     def between_jobs(self) -> None:
-        self.store._maintenance.start_chores()
+        self.store.maintenance.start_chores()
 
     async def begin(self, rng: Random) -> None:
-        self.store._maintenance.tick()
+        self.store.maintenance.tick()
         await self.work(rng.randint(1, 20))
 
     async def go_on(self) -> None:
-        self.store._maintenance.tick()
+        self.store.maintenance.tick()
         await self.work()
 
     @classmethod

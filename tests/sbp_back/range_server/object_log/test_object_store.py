@@ -261,7 +261,7 @@ async def test_what_was_read_long_ago_leaves_the_cache(tmp_path: Path) -> None:
         files = list((tmp_path / "one" / OBJECTS).glob("*.seg"))
         for _ in range(2):
             assert [e.base_offset for e in await driver.read_all(1)] == list(range(40))
-            driver.store._maintenance.tick()
+            driver.store.maintenance.tick()
             assert sum(path.stat().st_blocks * 512 for path in files) <= 192 * KIB + len(files) * 4 * KIB
 
 
@@ -427,14 +427,14 @@ async def test_a_start_reads_the_last_index_and_what_follows(tmp_path: Path) -> 
     facts = {key: (s.start, s.min_offset, s.next_offset, s.end) for key, s in former.store.ranges.items()}
     driver = Driver(tmp_path / "two", options)
     assert isinstance(driver.store, ObjectStore)
-    assert driver.store._opened.own.objects < 15
+    assert driver.store.opened.own.objects < 15
     assert {key: (s.start, s.min_offset, s.next_offset, s.end) for key, s in driver.store.ranges.items()} == facts
     got = await driver.read_all(1, 7)
     assert [entry_bytes(e) for e in got] == [entry_bytes(make_entry(1, b, size=16 * KIB)) for b in range(7, 33)]
     assert [e.base_offset for e in await driver.read_all(2)] == [0, 1, 2, 3]
     driver.reopen()
     assert isinstance(driver.store, ObjectStore)
-    assert driver.store._opened.own.objects == 0, "an orderly end leaves an index"
+    assert driver.store.opened.own.objects == 0, "an orderly end leaves an index"
     assert len(await driver.read_all(1, 7)) == 26
     driver.close()
 
@@ -529,9 +529,9 @@ async def test_a_former_self_gives_up_nothing_that_its_successor_needs(tmp_path:
     await former.trim(1, 30)
     driver = Driver(tmp_path / "two", indexed(bucket))
     assert isinstance(former.store, ObjectStore)
-    upkeep = former.store._maintenance
+    upkeep = former.store.maintenance
     assert isinstance(upkeep, ObjectUpkeep)
-    upkeep._next_at = 0.0
+    upkeep.next_at = 0.0
     await until(lambda: bool(former.failures))
     assert "taken over" in str(former.failures[0])
     assert [e.base_offset for e in await driver.read_all(1, 30)] == list(range(30, 40))
@@ -549,7 +549,7 @@ async def test_what_was_adopted_is_indexed_and_deleted_with_the_rest(tmp_path: P
     await until(lambda: driver.store.stats.checkpoints > 0)
     driver.reopen()
     assert isinstance(driver.store, ObjectStore)
-    assert driver.store._opened.own.objects == 0, "its log is not read again"
+    assert driver.store.opened.own.objects == 0, "its log is not read again"
     assert [e.base_offset for e in await driver.read_all(1)] == list(range(40))
     await driver.trim(1, 36)
     await until(lambda: len(groups(bucket, "a/00000000")) < 12)
@@ -586,7 +586,7 @@ async def test_a_log_is_fenced_before_it_is_judged(tmp_path: Path) -> None:
     for driver in (two, three):
         assert isinstance(driver.store, ObjectStore)
     closed_at, other = two.store._take_over(1)  # type: ignore[attr-defined]
-    three.store._opened.logs.close("b/00000000", "c/00000000", lambda *_: False)  # type: ignore[attr-defined]
+    three.store.opened.logs.close("b/00000000", "c/00000000", lambda *_: False)  # type: ignore[attr-defined]
     assert len(await four.store.adopt(1)) == 1
     with pytest.raises(StoreFailed, match="taken over"):
         await awaited(lambda settle: two.store._submit(_Adoption(1, closed_at, other, [], settle)))
@@ -644,7 +644,7 @@ async def test_tidying_spares_what_the_index_before_needs_of_an_adopted_log(
     assert driver.store.stats.checkpoints == 1
     damage(newest_index(bucket, "b/00000000"))
     third = Driver(tmp_path / "three", options)
-    assert third.store._opened.own.entry is not None  # type: ignore[attr-defined]
+    assert third.store.opened.own.entry is not None  # type: ignore[attr-defined]
     assert [e.base_offset for e in await third.read_all(1)] == list(range(20))
     assert [e.base_offset for e in await third.read_all(2)] == [0]
     await third.append(make_entry(2, 1))
@@ -666,7 +666,7 @@ async def test_tidying_takes_nothing_that_is_put_meanwhile(tmp_path: Path, monke
 
     monkeypatch.setattr(Bucket, "directories", held)
     driver = Driver(tmp_path / "one", indexed(tmp_path / "bucket", maintenance_seconds=3600.0))
-    driver.store._maintenance.tick()
+    driver.store.maintenance.tick()
     assert await asyncio.to_thread(listing.wait, 10)
     await driver.create(1)
     await driver.append(make_entry(1, 0))

@@ -241,13 +241,13 @@ async def test_a_damaged_source_is_never_written_again(tmp_path: Path) -> None:
 def hold_objects(driver: Driver) -> list[Callable[[], None]]:
     """Objects of ranges that were written are not taken into the index before they are let go."""
     held: list[Callable[[], None]] = []
-    chore = upkeep_of(driver)._packing
-    background = chore._background
+    chore = upkeep_of(driver).packing
+    background = chore.background
 
     def hold(work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         background(work, lambda result: held.append(lambda: then(result)))
 
-    chore._background = hold  # type: ignore[assignment]
+    chore.background = hold  # type: ignore[assignment]
     return held
 
 
@@ -311,7 +311,7 @@ async def test_rows_that_have_moved_are_written_again_in_the_next_index(tmp_path
     await driver.create(1)
     await driver.append(make_entry(3, 0, size=100))
     await fill(driver, 1, 5)
-    first = driver.store._log.segments[0]
+    first = driver.store.log.segments[0]
     await until(lambda: first.indexed)
     new = make_entry(1, 1, size=60, fill=9)
     await driver.replace(0, (await driver.read(1, 1))[:1], [new])
@@ -335,7 +335,7 @@ async def test_a_former_self_that_writes_an_object_changes_nothing(tmp_path: Pat
     driver = Driver(tmp_path / "two", packed(bucket))
     held.pop()()
     (orphan,) = [one for one in range_files(bucket) if former.store.stats.packed_bytes and one.exists()][:1]
-    upkeep_of(former)._next_at = 0.0
+    upkeep_of(former).next_at = 0.0
     await until(lambda: bool(former.failures))
     assert "taken over" in str(former.failures[0])
     for stream in (1, 2):
@@ -353,7 +353,7 @@ async def test_objects_of_ranges_go_with_the_log_that_is_adopted(tmp_path: Path)
     former.store.assign_server_id(1)
     await mixed(former, 40)
     await until(lambda: len(range_files(bucket, "a/00000000")) >= 6)
-    await until(lambda: not upkeep_of(former)._packing.made)
+    await until(lambda: not upkeep_of(former).packing.made)
     driver = Driver(tmp_path / "b", packed(bucket, object_log="b"))
     driver.store.assign_server_id(2)
     await mixed(driver, 10, (9,))
@@ -535,7 +535,7 @@ async def test_parts_of_an_object_are_fetched_and_memory_is_counted(tmp_path: Pa
     )
     former = Driver(tmp_path / "one", options)
     await mixed(former, 80, (1,), size)
-    await until(lambda: bool(range_files(bucket)) and not upkeep_of(former)._packing.made)
+    await until(lambda: bool(range_files(bucket)) and not upkeep_of(former).packing.made)
     former.close()
     driver = Driver(tmp_path / "two", structs.replace(options, maintenance_seconds=3600.0))  # which reads, too
     assert isinstance(driver.store, ObjectStore)

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.go, pytest.mark.slow]
 @pytest.fixture
 def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     (tmp_path / "s3" / "bucket").mkdir(parents=True)
-    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket._AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket._MOST_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("sbp_back.range_server.object_log.objects.bucket.MOST_AGAIN_SECONDS", 0.02)
     with s3_server(tmp_path / "s3") as endpoint, between(endpoint) as (proxied, faults):
         for name, value in {**ACCESS, "AWS_ENDPOINT_URL": proxied}.items():
             monkeypatch.setenv(name, value)

@@ -130,7 +130,7 @@ def observe(store: Store) -> State:
         while at < stored.visible_end:
             before = len(entries)
             store.read(*key, at, -1, 1 << 20, got)
-            store._inbox.drain()
+            store.inbox.drain()
             if len(entries) == before:
                 raise Violation(f"{stored} cannot be read at {at}")
             at = entries[-1].end_offset
@@ -264,11 +264,11 @@ class Rig:
 
     def _take_threads(self) -> None:
         jobs = Jobs()
-        self.store._background_thread = jobs  # type: ignore[assignment]
+        self.store.background_thread = jobs  # type: ignore[assignment]
         self.waiting = [jobs.waiting]
-        self.store._preparer._thread = _NoThread()  # type: ignore[assignment]
+        self.store.preparer._thread = _NoThread()  # type: ignore[assignment]
         self.queue = _GatedQueue()
-        self.store._writer.queue = self.queue  # type: ignore[assignment]
+        self.store.writer.queue = self.queue  # type: ignore[assignment]
 
     def _compare(self) -> None:
         seen = observe(self.store)
@@ -311,7 +311,7 @@ class Rig:
 
         for operation, world in zip(operations, self.chain[-left:], strict=True):
             self._submit(operation, lambda error, world=world: done(error, world))
-        while left or self.store._in_flight:
+        while left or self.store.in_flight:
             self.queue.release()
             await asyncio.sleep(0.0002)
             if left and operations[0][0] == "replace":
@@ -332,7 +332,7 @@ class Rig:
         assert isinstance(answered[0], DiskFull), answered
         del self.chain[1:]
         self.mark()
-        self.store._maintenance.tick()  # there is room again
+        self.store.maintenance.tick()  # there is room again
         await self.work()
 
     def _submit(self, operation: Operation, done: Callable[[StoreError | None], None]) -> None:
@@ -354,7 +354,7 @@ class Rig:
     async def work(self, jobs: int = 1000) -> None:
         """Let the background do so many of its jobs, and what comes of them."""
         while True:
-            while self.store._in_flight:
+            while self.store.in_flight:
                 self.queue.release()
                 await asyncio.sleep(0.0002)
             waiting = [queue for queue in self.waiting if queue]
@@ -362,7 +362,7 @@ class Rig:
                 return
             jobs -= 1
             waiting[jobs % len(waiting)].popleft()()
-            self.store._inbox.drain()
+            self.store.inbox.drain()
             self.between_jobs()
 
     def between_jobs(self) -> None:
@@ -377,8 +377,8 @@ class Rig:
 
     def prepare(self) -> None:
         """Let the thread that stays ahead of the writer do what there is to be done."""
-        while self.store._preparer._has_work():
-            self.store._preparer.prepare()
+        while self.store.preparer.has_work():
+            self.store.preparer.prepare()
 
     def close(self) -> None:
         """Stop in an orderly way: everything that was answered stays from now on, also without flushes before."""
@@ -511,7 +511,7 @@ async def record(files: RecordingCalls, rng: Random, plan: list[Life], make: typ
             if what < 0.2:
                 await rig.begin(rng)
             elif what < 0.5:
-                rig.store._maintenance.tick()
+                rig.store.maintenance.tick()
                 await rig.work()
         if ending in ("killed", "eio"):
             files.fault = ending

@@ -121,7 +121,7 @@ class Driver:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let maintenance work until ``condition`` holds; the test's own time limit ends a vain wait."""
         while not condition():
-            self.store._maintenance.tick()
+            self.store.maintenance.tick()
             await asyncio.sleep(0.005)
 
     def segments(self) -> list[Path]:
@@ -130,11 +130,11 @@ class Driver:
     def crash_copy(self, target: Path) -> Path:
         """The files as the death of the process at this moment would leave them."""
         # On the thread that removes files, so that none goes meanwhile; another one makes segments, though.
-        self.store._background_thread.submit(self._copy, target).result()
+        self.store.background_thread.submit(self._copy, target).result()
         return target
 
     def _copy(self, target: Path) -> None:
-        preparer = self.store._preparer
+        preparer = self.store.preparer
         with preparer._changed:
             preparer._changed.wait_for(lambda: not preparer._creating)
             for name in ("wal", "ckpt"):

@@ -24,7 +24,7 @@ def zeroed(tmp_path: Path, sizes: list[int], rounds: int) -> tuple[int, int]:
             preparer.claim(position, position + size)
             position += size
             written += size
-            while preparer._wants_zeros():
+            while preparer.wants_zeros():
                 preparer.prepare()
     finally:
         os.close(fd)

@@ -70,7 +70,7 @@ async def test_a_failing_disk_in_the_background_fails_the_store(tmp_path: Path) 
     files = FaultyFiles()
     driver = Driver(tmp_path, small_options(files=files, zero_ahead_bytes=0))
     await driver.create(1)
-    driver.store._disk_failing(OSError(errno.EIO, "lost"))
+    driver.store.disk_failing(OSError(errno.EIO, "lost"))
     await driver.until(lambda: bool(driver.failures))
     with pytest.raises(StoreFailed):
         await driver.append(make_entry(1, 0))
@@ -83,10 +83,10 @@ async def test_a_flush_before_a_checkpoint_that_fails_is_final(tmp_path: Path) -
     driver = Driver(tmp_path, small_options(files=files, durability="os", zero_ahead_bytes=0))
     await driver.create(1)
     await driver.append(make_entry(1, 0))
-    driver.store._maintenance.rolled()  # a checkpoint, as when a segment is full
+    driver.store.maintenance.rolled()  # a checkpoint, as when a segment is full
     await driver.until(lambda: driver.store.stats.checkpoints == 1)
     files.sync_error = errno.EIO
-    driver.store._maintenance.rolled()
+    driver.store.maintenance.rolled()
     await driver.until(lambda: bool(driver.failures))
     files.sync_error = None
     assert driver.store.stats.checkpoints == 1
@@ -136,7 +136,7 @@ async def test_no_room_for_another_segment_refuses_appends_and_nothing_else(
         await driver.trim(1, base)
         await driver.delete(2)
         files.allocate_error = None
-        driver.store._maintenance.tick()
+        driver.store.maintenance.tick()
         await driver.until(lambda: not driver.store.stats.disk_full)
         await driver.append(make_entry(1, base))
         assert caplog.messages.count("the disk is full: appends are refused until there is room, reads go on") == 1
@@ -390,7 +390,7 @@ async def test_a_bug_while_reading_concerns_the_reader_only(tmp_path: Path) -> N
 
 async def test_a_store_that_failed_before_it_was_served_tells_its_server(tmp_path: Path) -> None:
     driver = Driver(tmp_path, small_options())
-    driver.store._disk_failing(OSError(errno.EIO, "lost"))
+    driver.store.disk_failing(OSError(errno.EIO, "lost"))
     await driver.until(lambda: bool(driver.failures))
     told: list[StoreError] = []
     loop = asyncio.get_running_loop()

@@ -30,7 +30,7 @@ def expected(entries: list[Entry], offset: int, limit: int, max_bytes: int) -> t
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 1024])
 async def test_a_place_is_what_a_read_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
-    monkeypatch.setattr(index, "_ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(index, "ROWS_AT_ONCE", rows_at_once)
     rng = random.Random(7)
     async with Driver(tmp_path) as driver:
         await driver.create(1, start=5)

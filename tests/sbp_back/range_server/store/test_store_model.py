@@ -169,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
     def maintain(self) -> None:
         async def some() -> None:
             for _ in range(5):
-                self.driver.store._maintenance.tick()
+                self.driver.store.maintenance.tick()
                 await asyncio.sleep(0.001)
 
         self.run(some())
@@ -182,17 +182,17 @@ class StoreMachine(RuleBasedStateMachine):
         options = self.options
 
         def superfluous() -> list[str]:
-            sealed = store._log.segments[:-EVACUATE_KEEP]
+            sealed = store.log.segments[:-EVACUATE_KEEP]
             few = [s for s in sealed if s.live < options.evacuate_below * s.size]
-            dead = [s for s in store._log.segments[:-1] if not s.live]
+            dead = [s for s in store.log.segments[:-1] if not s.live]
             return [segment.path.name for segment in (*dead, *few)]
 
         def expected() -> set[str]:
-            return {segment.path.name for segment in store._log.segments}
+            return {segment.path.name for segment in store.log.segments}
 
         async def until_settled() -> None:
-            while superfluous() or not self.names() <= expected() | {f"{store._log.active.end:020d}.seg"}:
-                store._maintenance.tick()
+            while superfluous() or not self.names() <= expected() | {f"{store.log.active.end:020d}.seg"}:
+                store.maintenance.tick()
                 await asyncio.sleep(0.001)
 
         self.run(until_settled())
@@ -243,7 +243,7 @@ class StoreMachine(RuleBasedStateMachine):
                 bounds = self.driver.store.batch_bounds(stream, 0, entry.base_offset)
                 assert bounds == (entry.base_offset, entry.end_offset)
             assert stored.live_bytes == sum(e.size for e in visible)
-        log = self.driver.store._log
+        log = self.driver.store.log
         assert sum(segment.live for segment in (*log.segments, *log.elsewhere)) == sum(
             r.live_bytes for r in ranges.values()
         )

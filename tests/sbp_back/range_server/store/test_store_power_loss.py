@@ -189,7 +189,7 @@ async def test_segments_that_were_cut_off_do_not_come_back(root: Path, flushed: 
     the log ends before it returns, just when new groups of the same size have reached its number."""
 
     async def until(rig: Rig, groups: int) -> None:
-        while rig.store._log.next_seq <= groups:
+        while rig.store.log.next_seq <= groups:
             await rig.do(*workload.operations(rig.world, 1))
 
     rng = Random(SEED)
@@ -197,10 +197,10 @@ async def test_segments_that_were_cut_off_do_not_come_back(root: Path, flushed: 
     workload.uniform = True
     rig = started(root / "first", None, "os")
     await rig.do(*workload.operations(rig.world, 1))
-    at = rig.store._log.active.used + BLOCK
-    while len(rig.store._log.segments) == 1:
+    at = rig.store.log.active.used + BLOCK
+    while len(rig.store.log.segments) == 1:
         await rig.do(*workload.operations(rig.world, 1))
-    filled = rig.store._log.next_seq - 2
+    filled = rig.store.log.next_seq - 2
     await until(rig, filled + 3)
     rig.kill()
     image = disk_of(rig.files.steps).image(rng, "all", "all")

@@ -177,7 +177,7 @@ async def test_evacuation_under_load(tmp_path: Path) -> None:
             await driver.append(make_entry(stream, ends[stream], 2, 150))
             ends[stream] += 2
             await driver.trim(1, round_number * 5 + 1)
-            driver.store._maintenance.tick()
+            driver.store.maintenance.tick()
             for stream in slow[:: round_number % 7 + 1]:
                 got = await driver.read_all(stream)
                 assert [e.base_offset for e in got] == list(range(0, ends[stream], 2))
@@ -199,7 +199,7 @@ async def test_streams_that_vanish_during_their_evacuation(tmp_path: Path) -> No
         driver.store.trim_stream(1, 60, lambda _error: None)
         deleted = driver.delete(2)
         trimmed = driver.trim(3, 10)
-        driver.store._maintenance.tick()
+        driver.store.maintenance.tick()
         await asyncio.gather(deleted, trimmed)
         await driver.create(2, epoch=3)  # copies in flight belong to the stream before this one
         await driver.append(make_entry(2, 0, fill=9))
@@ -240,7 +240,7 @@ async def test_segments_are_not_closed_under_a_reader(tmp_path: Path) -> None:
         for base, read in zip(range(0, 90, 5), reads, strict=True):
             assert (await read)[0].base_offset == base
         await driver.until(lambda: len(driver.segments()) <= 3)
-        assert sum(segment.fd >= 0 for segment in driver.store._log.segments) <= 3
+        assert sum(segment.fd >= 0 for segment in driver.store.log.segments) <= 3
 
 
 async def test_retention_by_size_trims_the_oldest_of_everybody(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ async def test_a_range_sealed_below_its_data_and_trimmed_to_its_end_holds_no_seg
         await driver.create(1)
         await driver.create(2)
         await fill(driver, [1, 2], 0, 20)
-        await driver.until(lambda: driver.store._log.segments[0].indexed)
+        await driver.until(lambda: driver.store.log.segments[0].indexed)
         await driver.seal(1, 3)
         await driver.trim(1, 3)
         assert driver.store.ranges[1, 0].live_bytes == 0
@@ -298,7 +298,7 @@ async def test_a_range_sealed_below_its_data_and_trimmed_to_its_end_holds_no_seg
         await driver.until(lambda: len(driver.segments()) <= 2 and driver.store.stats.segments_deleted >= 2)
         groups = driver.store.stats.groups
         for _ in range(10):
-            driver.store._maintenance.tick()
+            driver.store.maintenance.tick()
             await asyncio.sleep(0.001)
         assert driver.store.stats.groups == groups
 
@@ -342,7 +342,7 @@ async def test_evacuation_that_gets_nowhere_stops(tmp_path: Path, monkeypatch: p
         assert "00000000000000000000.seg" in driver.store.stats.last_maintenance_error
         groups = driver.store.stats.groups
         for _ in range(10):
-            driver.store._maintenance.tick()
+            driver.store.maintenance.tick()
             await asyncio.sleep(0.001)
         assert driver.store.stats.groups == groups
         assert driver.store.stats.maintenance_errors == 1

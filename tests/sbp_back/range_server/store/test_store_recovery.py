@@ -50,9 +50,9 @@ async def crashed_store(tmp_path: Path, groups: int = 4, size: int = 5000) -> tu
     async with Driver(tmp_path / "live") as driver:
         await driver.create(1)
         for base in range(groups):
-            begin = driver.store._log.active.used
+            begin = driver.store.log.active.used
             await driver.append(make_entry(1, base, size=size))
-            bounds.append((begin, driver.store._log.active.used))
+            bounds.append((begin, driver.store.log.active.used))
         return driver.crash_copy(tmp_path / "crashed"), bounds
 
 
@@ -123,8 +123,8 @@ async def test_damage_with_the_next_group_in_the_next_segment_is_refused(tmp_pat
     async with Driver(tmp_path / "live", small_options(evacuate_below=0)) as driver:
         await driver.create(1)
         ends = []
-        while len(driver.segments()) < 2 or driver.store._log.active.used == BLOCK:
-            ends.append((driver.store._log.active, driver.store._log.active.used))
+        while len(driver.segments()) < 2 or driver.store.log.active.used == BLOCK:
+            ends.append((driver.store.log.active, driver.store.log.active.used))
             await driver.append(make_entry(1, len(ends) - 1, size=9000))
         crashed = driver.crash_copy(tmp_path / "crashed")
     first, last_begin = ends[-2]
@@ -264,7 +264,7 @@ async def unflushed_store(tmp_path: Path) -> tuple[Path, list[int]]:
     async with Driver(tmp_path / "os", small_options(durability="os")) as driver:
         await driver.create(1)
         for base in range(6):
-            begins.append(driver.store._log.active.used)
+            begins.append(driver.store.log.active.used)
             await driver.append(make_entry(1, base, size=3000))
         return driver.crash_copy(tmp_path / "unflushed"), begins
 
@@ -292,7 +292,7 @@ async def test_what_was_never_flushed_is_cut_with_a_word_about_it(tmp_path: Path
 async def test_flushed_groups_are_not_cut_for_unflushed_ones_beside_them(tmp_path: Path, before: bool) -> None:
     crashed, begins = await unflushed_store(tmp_path)
     async with Driver(crashed, small_options(durability="fsync" if before else "os")) as driver:
-        position = driver.store._log.active.used
+        position = driver.store.log.active.used
         for base in range(6, 9):
             await driver.append(make_entry(1, base, size=3000))
         mixed = driver.crash_copy(tmp_path / "mixed")
@@ -307,7 +307,7 @@ async def test_no_segment_is_deleted_before_two_checkpoints_cover_it(tmp_path: P
     async with Driver(tmp_path / "live", small_options(evacuate_below=0)) as driver:
         await driver.create(1)
         base = 0
-        while len(driver.store._log.segments) < 2:
+        while len(driver.store.log.segments) < 2:
             await driver.append(make_entry(1, base, size=9000))
             base += 1
         await driver.trim(1, base)
@@ -518,7 +518,7 @@ async def test_a_copy_of_the_log_inside_an_entry_is_not_taken_for_the_log(tmp_pa
         await driver.create(1)
         await driver.append(make_entry(1, 0, size=100))
         backup = driver.segments()[0].read_bytes()[: 3 * BLOCK]
-        begin = driver.store._log.active.used
+        begin = driver.store.log.active.used
         prefix = make_entry(1, 1).prefix
         padding = b"." * (2 * BLOCK - (48 + 56 + len(prefix)))
         from sbp_back.wire.entry import pack_entry

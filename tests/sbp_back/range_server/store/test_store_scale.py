@@ -63,7 +63,7 @@ async def test_rows_of_sealed_segments_leave_the_heap(tmp_path: Path) -> None:
         await driver.create(1)
         for base in range(0, 3000, 100):
             await driver.append(*(make_entry(1, b, size=30) for b in range(base, base + 100)))
-        await driver.until(lambda: all(segment.indexed for segment in driver.store._log.segments[:-1]))
+        await driver.until(lambda: all(segment.indexed for segment in driver.store.log.segments[:-1]))
         runs: list[Run] = driver.store.ranges[1, 0].runs
         assert len(runs) > 3
         assert [isinstance(run.bases, array) for run in runs] == [False] * (len(runs) - 1) + [True]
@@ -122,7 +122,7 @@ def test_what_was_zeroed_before_is_not_zeroed_again(tmp_path: Path) -> None:
     def zeroed(position: int) -> int:
         preparer = Preparer(factory, pytest.fail)
         preparer.follow(segment, fd, position)
-        while preparer._wants_zeros():
+        while preparer.wants_zeros():
             preparer.prepare()
         return preparer.zeroed_bytes
 

@@ -167,7 +167,7 @@ async def test_who_appends_little_does_not_wait_for_what_others_append_in_the_sa
         order.clear()
         append(greedy, "greedy", 10)
         append(modest, "modest", 10)
-        queue = embedded.store._writer.queue
+        queue = embedded.store.writer.queue
         before = queue.qsize()
         await until(lambda: queue.qsize() != before)  # the log's thread takes nothing while it is held
         disk.go_on()
@@ -277,4 +277,4 @@ def test_streams_that_have_had_their_turn_are_forgotten() -> None:
             queue.put(appended(0, (0, FEW)))
             queue.take()
         queue.take()
-    assert len(queue._ends) < 5_000
+    assert len(queue.ends) < 5_000
