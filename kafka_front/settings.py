@@ -43,13 +43,14 @@ class KafkaGroupSettings(Section):
     consumer_heartbeat_interval_ms: Duration = setting(
         5_000,
         ge=1,
-        description="Interval at which members of a consumer group of the new protocol (KIP-848) send heartbeats.",
+        description="Interval at which members of a consumer group of the new protocol (KIP-848) or of a streams group "
+        "(KIP-1071) send heartbeats.",
     )
     consumer_session_timeout_ms: Duration = setting(
         45_000,
         ge=1,
         description="Time without a heartbeat after which a member is removed from a consumer group of the new "
-        "protocol (KIP-848).",
+        "protocol (KIP-848) or from a streams group (KIP-1071).",
     )
     consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = setting(
         "bidirectional",
@@ -91,14 +92,6 @@ class KafkaGroupSettings(Section):
     """Longest time a rebalance waits for members, whatever they ask for."""
     max_groups: ClassVar[int] = 100_000
     """Most groups, with or without members; beyond that no new group is created."""
-    consumer_min_heartbeat_interval_ms: ClassVar[Duration] = 5_000
-    """Shortest heartbeat interval that a consumer group may be configured with."""
-    consumer_max_heartbeat_interval_ms: ClassVar[Duration] = 15_000
-    """Longest heartbeat interval that a consumer group may be configured with."""
-    consumer_min_session_timeout_ms: ClassVar[Duration] = 45_000
-    """Shortest session timeout that a consumer group may be configured with."""
-    consumer_max_session_timeout_ms: ClassVar[Duration] = 60_000
-    """Longest session timeout that a consumer group may be configured with."""
     max_consumer_partitions: ClassVar[int] = 1_000_000
     """Most partitions that all groups of the new protocol read together, each group counted by itself; beyond that no
     new member may join. A million take up to 300 MB."""
@@ -106,24 +99,6 @@ class KafkaGroupSettings(Section):
     """Interval at which members of a share group are asked to send heartbeats."""
     share_session_timeout_ms: ClassVar[Duration] = 45_000
     """Time without a heartbeat after which a member of a share group is removed."""
-    share_min_heartbeat_interval_ms: ClassVar[Duration] = 5_000
-    """Shortest heartbeat interval that a share group may be configured with."""
-    share_max_heartbeat_interval_ms: ClassVar[Duration] = 15_000
-    """Longest heartbeat interval that a share group may be configured with."""
-    share_min_session_timeout_ms: ClassVar[Duration] = 45_000
-    """Shortest session timeout that a share group may be configured with."""
-    share_max_session_timeout_ms: ClassVar[Duration] = 60_000
-    """Longest session timeout that a share group may be configured with."""
-    share_max_record_lock_duration_ms: ClassVar[Duration] = 60_000
-    """Longest lock of a record that a share group may be configured with."""
-    share_min_delivery_count_limit: ClassVar[int] = 2
-    """Smallest number of deliveries that a share group may be configured with."""
-    share_max_delivery_count_limit: ClassVar[int] = 10
-    """Largest number of deliveries that a share group may be configured with."""
-    share_min_partition_max_record_locks: ClassVar[int] = 100
-    """Fewest records in flight that a share group may be configured with."""
-    share_max_partition_max_record_locks: ClassVar[int] = 4_000
-    """Most records in flight that a share group may be configured with."""
     share_sessions: ClassVar[int] = 2_000
     """Most share sessions kept, one for each member that fetches."""
 
