@@ -1,9 +1,8 @@
 """Configurations of groups and of client metrics, as Kafka's admin tools see them.
 
-Names, types, defaults and bounds are those of Kafka 4.4 (KIP-848, 932, 1191, 1240 and 714). Those of streams groups are
-listed and cannot be changed, since Anabranch has no streams groups. Subscriptions to client metrics are stored and
-described, but no client is asked to report without ``kafka.client_metrics_url``, as with a broker without a metrics
-plug-in.
+Names, types, defaults and bounds are those of Kafka 4.4 (KIP-848, 932, 1071, 1191, 1240 and 714). Subscriptions to
+client metrics are stored and described, but no client is asked to report without ``kafka.client_metrics_url``, as with
+a broker without a metrics plug-in.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def _no_internal_topic(name: str) -> None:
 
 
 def _definition(name: str, default: str, doc: str, check: Any, kind: ConfigType = MILLISECONDS) -> ConfigDef:
-    served = not name.startswith("streams.")
-    return ConfigDef(name, kind, default, doc, check, dynamic=served, honoured=served)
+    return ConfigDef(name, kind, default, doc, check, dynamic=True, honoured=True)
 
 
 GROUP_CONFIGS: Mapping[str, ConfigDef] = table(
@@ -162,20 +160,18 @@ def usual(static: Mapping[str, str]) -> dict[str, str]:
 
 
 def bounded(static: Mapping[str, str]) -> Callable[[Mapping[str, str]], None]:
-    """Return a check of a group's own configuration. It raises InvalidConfig for a value beyond the node's bounds, a
-    key of streams groups, or a session timeout that is not above the heartbeat interval."""
+    """Return a check of a group's own configuration. It raises InvalidConfig for a value beyond the node's bounds, or
+    a session timeout that is not above the heartbeat interval."""
     otherwise = usual(static)
 
     def check(own: Mapping[str, str]) -> None:
         for key, value in own.items():
             kind, _, what = key.partition(".")
-            if not GROUP_CONFIGS[key].dynamic:
-                raise InvalidConfig(f"{key}: streams groups (KIP-1071) are not served")
             for end, sign, word in (("min", -1, "greater"), ("max", 1, "less")):
-                bound = f"group.{kind}.{end}.{what}"
+                bound = f"group.{kind}.{end}.{what.removeprefix('num.')}"
                 if bound in static and (int(value) - int(static[bound])) * sign > 0:
                     raise InvalidConfig(f"{key} must be {word} than or equal to {bound}, which is {static[bound]}")
-        for kind in ("consumer", "share"):
+        for kind in ("consumer", "share", "streams"):
             timeout, beat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
             whole = {**otherwise, **own}
             if (timeout in own or beat in own) and int(whole[timeout]) <= int(whole[beat]):

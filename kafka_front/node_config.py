@@ -44,7 +44,7 @@ THROTTLES = frozenset(
 
 _GROUP_BOUNDS = {
     f"group.{kind}.{end}.{what}": default
-    for kind in ("consumer", "share")
+    for kind in ("consumer", "share", "streams")
     for what, bounds in (
         ("heartbeat.interval.ms", (5_000, 15_000)),
         ("session.timeout.ms", (45_000, 60_000)),
@@ -55,7 +55,8 @@ _GROUP_BOUNDS = {
     for end, default in zip(("min", "max"), bounds, strict=True)
     if kind == "share" or what in ("heartbeat.interval.ms", "session.timeout.ms")
 }
-"""Bounds of what groups may be configured with (KIP-848, KIP-932, KIP-1240): node-level key and default."""
+_GROUP_BOUNDS["group.streams.max.standby.replicas"] = 2
+"""Bounds of what groups may be configured with (KIP-848, KIP-932, KIP-1071, KIP-1240): node-level key and default."""
 
 KERBEROS: Mapping[str, ConfigDef] = table(
     *(
@@ -144,6 +145,7 @@ _FIXED: Mapping[ConfigType, Sequence[tuple[str, str | None, str]]] = {
         ("group.share.delivery.count.limit", "5", "How often a share group gets a record at most."),
         ("group.share.max.share.sessions", "2000", "Most share sessions of this node."),
         ("group.share.max.size", "200", "Most members of a share group."),
+        ("group.streams.max.size", str(INT_MAX), "Most members of a streams group."),
         (
             "group.share.partition.max.record.locks",
             "2000",
@@ -217,7 +219,8 @@ NODE_CONFIGS: Mapping[str, ConfigDef] = table(
     *(
         ConfigDef(f"group.{name}", one.type, one.default, one.doc, dynamic=False)
         for name, one in GROUP_CONFIGS.items()
-        if name.endswith((".heartbeat.interval.ms", ".session.timeout.ms", ".lock.duration.ms")) and one.dynamic
+        if name.startswith("streams.")
+        or name.endswith((".heartbeat.interval.ms", ".session.timeout.ms", ".lock.duration.ms"))
     ),
     *(
         ConfigDef(name, ConfigType.INT, str(default), "A bound of what a group may be configured with.", dynamic=False)
@@ -239,6 +242,7 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
     """Return the keys and values that a node's settings determine."""
     group, node, log = settings.group, facts.node, facts.log
     values: dict[str, object] = {
+        **_GROUP_BOUNDS,
         "node.id": node.id,
         "broker.id": node.id,
         "process.roles": "broker,controller",
@@ -258,6 +262,10 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "transaction.max.timeout.ms": settings.transaction_max_timeout_ms,
         "group.consumer.max.size": group.max_size,
         "group.share.max.share.sessions": group.share_sessions,
+        "group.streams.heartbeat.interval.ms": group.consumer_heartbeat_interval_ms,
+        "group.streams.initial.rebalance.delay.ms": group.initial_rebalance_delay_ms,
+        "group.streams.max.size": group.max_size,
+        "group.streams.session.timeout.ms": group.consumer_session_timeout_ms,
         "offsets.retention.minutes": max(1, group.offsets_retention_ms // _MINUTE),
         "log.cleaner.backoff.ms": log.cleaner_interval_ms,
         "log.retention.check.interval.ms": log.retention_check_interval_ms,

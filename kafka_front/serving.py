@@ -25,6 +25,7 @@ from kafka_front.service.groups.share import fetch as share_fetch
 from kafka_front.service.groups.share import membership as share_membership
 from kafka_front.service.groups.share import offsets as share_offsets
 from kafka_front.service.groups.share.service import ShareService
+from kafka_front.service.groups.streams import membership as streams_membership
 from kafka_front.service.produce import requests as produce
 from kafka_front.service.telemetry import requests as telemetry
 from kafka_front.service.telemetry.otlp import Exporter
@@ -118,6 +119,7 @@ class KafkaServer:
             module.register(registry, service)
         groups.register(registry, joined, service.brokers)
         of_groups = joined.owned.guarding(registry)
+        streams_membership.register(of_groups, joined, topics.Topics(service).create)
         share_membership.register(of_groups, service.access, share)
         share_fetch.register(registry, service, share)
         share_offsets.register(of_groups, service, share)

@@ -19,6 +19,7 @@ from tests.clients.client_remote import REMOTES
 from tests.compose.helm import PROGRAM as HELM
 from tests.conftest import TOOLS_OF_MARKER
 from tests.drivers import Program, building
+from tests.ecosystem.streams import PROGRAM as STREAMS_JAVA
 from tests.kafka_front.share.test_java import PROGRAM as SHARE_JAVA
 from tests.pravega_front.java_client import PROGRAM as PRAVEGA_JAVA
 from tests.s3_server import PROGRAM as S3_SERVER
@@ -31,7 +32,7 @@ def programs(*, long: bool) -> Mapping[str, Sequence[Program]]:
         [S3_SERVER]
         + [sdk.program for sdk in SDKS if long or sdk.program.marker != "rust"]
         + [remote.program for remote in REMOTES]
-        + [PRAVEGA_JAVA, SHARE_JAVA]
+        + [PRAVEGA_JAVA, SHARE_JAVA, STREAMS_JAVA]
         + ([HELM] if long else [])
     )
     by_toolchain: dict[str, list[Program]] = {}

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kafka_front.context import Context
 
 #: Highest level of each feature of the cluster (KIP-584): consumer groups of KIP-848, share groups of KIP-932 with
-#: the dead letters of KIP-1191, and transactions of KIP-890.
-FEATURES = {"group.version": 1, "share.version": 2, "transaction.version": 2}
+#: the dead letters of KIP-1191, streams groups of KIP-1071, and transactions of KIP-890.
+FEATURES = {"group.version": 1, "share.version": 2, "streams.version": 1, "transaction.version": 2}
 _ZERO_SINCE = 4
 """First version whose clients accept a feature that begins with level 0 (KAFKA-17011); older Java clients fail."""
 _ADDRESSED_SINCE = 5

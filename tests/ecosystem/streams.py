@@ -26,19 +26,25 @@ LINES, WORDS_IN_LINE = 2000, 5
 COMPACTION_S = 90.0
 
 
+PROGRAM = java("streams", POM, "anabranch.ecosystem.WordCount")
+CLASSIC = ("consumer.session.timeout.ms=6000", "consumer.heartbeat.interval.ms=2000")
+STREAMS = ("group.protocol=streams",)
+"""Settings of the application, whose tasks a member of the group assigns or the node does (KIP-1071)."""
+
+
 class WordCount(Application):
     """The application; ``bootstrap`` is the server's."""
 
     started = "state RUNNING"
 
-    def __init__(self, directory: Path, server: str) -> None:
+    def __init__(self, directory: Path, server: str, settings: Sequence[str] = CLASSIC) -> None:
         super().__init__(directory, server)
         self.state = directory / "state"
+        self.settings = settings
 
     def command(self) -> Sequence[str]:
         """Built once."""
-        program = java("streams", POM, "anabranch.ecosystem.WordCount")
-        return [*program.command(), self.server, APPLICATION, str(self.state)]
+        return [*PROGRAM.command(), self.server, APPLICATION, str(self.state), *self.settings]
 
     def restored_records(self) -> int:
         """How many records of the changelog it has read back since it started."""

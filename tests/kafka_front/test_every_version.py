@@ -226,6 +226,19 @@ async def who_reads_in_a_share_group(client: Client) -> None:
     await client.ask(deleting(group, [deleting.DeleteShareGroupOffsetsRequestTopic(name)]))
 
 
+async def who_processes_in_a_streams_group(client: Client) -> None:
+    name, (topic, _) = fresh(), await client.topic()
+    request = m.StreamsGroupHeartbeatRequest
+    topology = request.Topology(0, [request.Subtopology("0", [topic])])
+    process = ("process", request.Endpoint("a", 1), [])
+    joined = await client.ask(request(name, "member", 0, 0, None, None, 60_000, topology, [], [], [], *process))
+    assert joined.member_epoch
+    assert (await client.ask(request(name, "member", joined.member_epoch))).member_epoch
+    (group,) = (await client.ask(m.StreamsGroupDescribeRequest([name]))).groups
+    assert (group.error_code, len(group.members), group.topology.epoch) == (0, 1, 0)
+    await client.ask(request(name, "member", -1))
+
+
 async def who_writes_in_transactions(client: Client) -> None:
     name, topic_id = await client.topic()
     txn, group = f"x-{uuid.uuid4()}", f"g-{uuid.uuid4()}"
@@ -355,9 +368,6 @@ async def who_wants_what_is_switched_off(client: Client) -> None:
         m.ReadShareGroupStateSummaryRequest,
     ):
         await client.ask(kind("g", []))
-    off = (E.UNSUPPORTED_VERSION,) if client.place.ours else (E.INVALID_REQUEST, E.GROUP_ID_NOT_FOUND)
-    await client.ask(m.StreamsGroupHeartbeatRequest("g", "member"), *off)
-    await client.ask(m.StreamsGroupDescribeRequest(["g"]), *off)
     await client.ask(m.StreamsGroupTopologyDescriptionUpdateRequest("g"), E.UNSUPPORTED_VERSION)
 
 
@@ -366,6 +376,7 @@ SCENARIOS: tuple[Callable[[Client], Awaitable[None]], ...] = (
     who_reads_in_a_classic_group,
     who_reads_in_a_group_of_the_new_protocol,
     who_reads_in_a_share_group,
+    who_processes_in_a_streams_group,
     who_writes_in_transactions,
     who_administers,
     who_wants_what_is_not_set_up,

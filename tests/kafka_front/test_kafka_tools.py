@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from tests.ecosystem.tools.run import Shell
+from tests.kafka_front.groups.wire_client import WireClient, commit
+from tests.kafka_front.place import Place
+from tests.kafka_front.streams.test_requests import Member, copying
 from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
@@ -17,6 +21,7 @@ CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+STREAMS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 Run = Callable[..., list[str]]
@@ -106,6 +111,37 @@ def test_groups_and_subscriptions_to_client_metrics_are_configured(run: Run) -> 
     ]
     run(METRICS, "--delete", "--name", "subscribed")
     assert run(METRICS, "--list") == [""]
+
+
+def test_a_streams_group_is_listed_described_reset_and_deleted(run: Run, shared_node: NodeProcess) -> None:
+    host, _, port = shared_node.kafka.rpartition(":")
+    run(TOPICS, "--create", "--topic", "processed", "--partitions", "2")
+
+    async def member(epoch: int = 0) -> None:
+        async with WireClient(host, int(port)) as client:
+            place = Place(client, ours=True, node_id=0, stack=AsyncExitStack())
+            one = Member(place, "processing", copying("processed"))
+            one.epoch = epoch
+            if epoch:
+                assert (await one.beat()).error_code == 0
+            else:
+                await one.until()
+                await place.call(9, commit("processing", {("processed", 0): 0}, one.id, one.epoch))
+
+    asyncio.run(member())
+    assert "processing" in run(STREAMS, "--list")
+    (state,) = [line.split() for line in run(STREAMS, "--list", "--state") if line.startswith("processing")]
+    assert state == ["processing", "Stable"]
+    described = [*run(STREAMS, "--describe", "--group", "processing", "--members")]
+    assert any("m" in line.split() and "0:[0,1];" in "".join(line.split()) for line in described), described
+    offsets = [line.split() for line in run(STREAMS, "--describe", "--group", "processing", "--offsets")]
+    assert [row[1:3] for row in offsets if row and row[0] == "processing"], offsets
+    asyncio.run(member(-1))
+    reset = ("--reset-offsets", "--group", "processing", "--all-input-topics", "--to-earliest", "--execute")
+    lines = run(STREAMS, *reset)
+    assert any("processed" in line for line in lines), lines
+    run(STREAMS, "--delete", "--group", "processing")
+    assert "processing" not in run(STREAMS, "--list")
 
 
 def test_the_quorum_is_described(run: Run) -> None:

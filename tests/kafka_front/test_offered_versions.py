@@ -76,7 +76,7 @@ async def test_no_feature_is_promised_that_is_not_there(place: Place) -> None:
     if not place.ours:
         assert {"group.version", "share.version", "transaction.version"} <= told.keys()
         return
-    assert told == {"group.version": 1, "share.version": 2, "transaction.version": 2}
+    assert told == {"group.version": 1, "share.version": 2, "streams.version": 1, "transaction.version": 2}
     assert told == {one.name: one.max_version for one in response.supported_features}
     offered = {row.api_key for row in response.api_keys}
     assert {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.END_TXN} <= offered

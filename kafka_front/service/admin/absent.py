@@ -25,11 +25,6 @@ _SHARE_STATE = (
     ApiKey.DELETE_SHARE_GROUP_STATE,
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
 )
-_STREAMS = (
-    ApiKey.STREAMS_GROUP_HEARTBEAT,
-    ApiKey.STREAMS_GROUP_DESCRIBE,
-    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
-)
 
 
 def _refusal(code: ErrorCode, text: str) -> Callable[[Context, Any], NoReturn]:
@@ -70,5 +65,5 @@ def register(registry: Registry, service: KafkaService) -> None:
     inner = _refusal(ErrorCode.NOT_COORDINATOR, "the nodes' database keeps the state of share groups")
     for key in _SHARE_STATE:
         registry.register(key, of_node(Operation.CLUSTER_ACTION, inner))
-    for key in _STREAMS:
-        registry.register(key, _refusal(ErrorCode.UNSUPPORTED_VERSION, "there are no streams groups (KIP-1071)"))
+    description = _refusal(ErrorCode.UNSUPPORTED_VERSION, "descriptions of topologies are not kept (KIP-1331)")
+    registry.register(ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, description)

@@ -153,6 +153,8 @@ class GroupService:
     def _delete_group(self, group_id: str) -> None:
         if group_id in self.directory.consumer:
             self.consumers.delete(group_id)
+        elif group_id in self.directory.streams:
+            self.runtime.streams.delete(group_id)
         else:
             self.coordinator.delete(self.runtime.now_ms(), group_id)
 
@@ -195,7 +197,7 @@ class GroupService:
         if generation < 0 and self.progress.other_summary(group_id) is not None:
             text = f"members of another protocol read group {group_id!r}: only they commit"
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, text)
-        group = self.directory.consumer.get(group_id)
+        group = self.directory.heartbeating(group_id)
         if group is not None:
             self.consumers.check_commit(group, member_id, instance_id, generation, transactional=transactional)
             return

@@ -11,6 +11,7 @@ from kafka_front.service.groups.classic.embedded import EmbeddedFormatError, ass
 from kafka_front.service.groups.classic.group import Group, Member
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember
 from kafka_front.service.groups.share.group import ShareGroup, ShareMember
+from kafka_front.service.groups.streams.group import Role, StreamsGroup
 from kafka_front.service.groups.view import summary_of
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
@@ -29,7 +30,7 @@ class LiveGroups:
         self.knows = service.owned.owns
         self._service = service
         self._groups = service.directory
-        self._name_of = service.runtime.topics.name_of
+        self._topics = service.runtime.topics
 
     def _find(self, group_id: str) -> Group | ConsumerGroup | ShareGroup | None:
         group = self._groups.get(group_id) or self._groups.share.get(group_id)
@@ -68,7 +69,7 @@ class LiveGroups:
         if group is None:
             return None
         if not isinstance(group, Group):
-            members = tuple(self._member_view(member) for member in group.members.values())
+            members = tuple(self._member_view(group, member) for member in group.members.values())
             letters = self._service.dead_letter_topic(group_id) if isinstance(group, ShareGroup) else ""
             return GroupView(summary_of(group_id, group), group.epoch, group.assignor, None, members, letters)
         return GroupView(
@@ -79,15 +80,12 @@ class LiveGroups:
             tuple(_member_view(group, member) for member in group.members.values()),
         )
 
-    def _member_view(self, member: ConsumerMember | ShareMember) -> GroupMemberView:
-        partitions = tuple(
-            sorted(
-                (name, number)
-                for topic_id, numbers in member.assigned.items()
-                if (name := self._name_of(topic_id)) is not None
-                for number in numbers
-            )
-        )
+    def _member_view(self, group: ConsumerGroup | ShareGroup, member: ConsumerMember | ShareMember) -> GroupMemberView:
+        if isinstance(group, StreamsGroup):
+            named = group.named_partitions(member.assigned, Role.ACTIVE)
+        else:
+            named = [(name, numbers) for _, name, numbers in self._topics.name_partitions(member.assigned)]
+        partitions = tuple(sorted((name, number) for name, numbers in named for number in numbers))
         instance_id = None if isinstance(member, ShareMember) else member.instance_id
         return GroupMemberView(member.member_id, instance_id, member.client_id, member.client_host, partitions)
 

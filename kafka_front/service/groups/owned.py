@@ -21,6 +21,7 @@ _NAMES: dict[int, Callable[[Any], Iterable[str]]] = {
     int(ApiKey.DESCRIBE_GROUPS): lambda request: request.groups,
     int(ApiKey.DELETE_GROUPS): lambda request: request.groups_names,
     int(ApiKey.CONSUMER_GROUP_DESCRIBE): lambda request: request.group_ids,
+    int(ApiKey.STREAMS_GROUP_DESCRIBE): lambda request: request.group_ids,
     int(ApiKey.SHARE_GROUP_DESCRIBE): lambda request: request.group_ids,
     int(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS): lambda request: [group.group_id for group in request.groups],
 }

@@ -29,6 +29,8 @@ from kafka_front.service.groups.consumer.group import View
 from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.journal import GroupJournal
+from kafka_front.service.groups.streams.coordinator import StreamsCoordinator
+from kafka_front.service.groups.streams.snapshot import decode_streams
 from kafka_front.service.groups.topic_index import TopicIndex
 from kafka_front.settings import KafkaGroupSettings
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -70,9 +72,9 @@ class GroupRuntime:
         self.journal = GroupJournal(store, self.now_ms, now_ms, barrier)
         self.coordinator = Coordinator(settings, self.journal, new_member_id, barrier, self.directory)
         self.topics = TopicIndex(catalog, self._views, works, barrier, shows)
-        self.consumers = ConsumerCoordinator(
-            settings, self.directory, self.journal, self.topics, self._compute, self.coordinator, barrier, configured
-        )
+        shared = (settings, self.directory, self.journal, self.topics, self._compute, self.coordinator)
+        self.consumers = ConsumerCoordinator(*shared, barrier, configured)
+        self.streams = StreamsCoordinator(*shared, barrier, configured)
         self.classic_members = ClassicMembers(self.consumers, settings, new_member_id)
 
     def now_ms(self) -> int:
@@ -88,11 +90,14 @@ class GroupRuntime:
             try:
                 snapshot = decode_snapshot(blob)
                 group = decode_group(group_id, blob, self.journal.from_unix)
+                streams = decode_streams(group_id, blob, self.journal.from_unix)
             except SnapshotError as error:
                 raise DataCorrupt(f"consumer group {group_id!r}: {error}") from error
             if group is not None:
                 await self._learn(group.views)
                 self.consumers.restore(self.now_ms(), group)
+            if streams is not None:
+                self.streams.restore(self.now_ms(), streams)
             if snapshot is not None:
                 restored = replace(snapshot, since_ms=self.journal.from_unix(snapshot.since_ms))
                 self.coordinator.restore(self.now_ms(), group_id, restored)
@@ -101,18 +106,21 @@ class GroupRuntime:
     def let_go(self, group_id: str) -> None:
         """Forget a group that another node coordinates from now on; its waiting members get NOT_COORDINATOR."""
         classic, consumer = self.directory.classic.get(group_id), self.directory.consumer.get(group_id)
+        streams = self.directory.streams.get(group_id)
         if classic is not None:
             self.coordinator.surrender(classic, ErrorCode.NOT_COORDINATOR)
             del self.directory.classic[group_id]
         if consumer is not None:
             self.consumers.surrender(consumer)
+        if streams is not None:
+            self.streams.surrender(streams)
         self.directory.share.pop(group_id, None)
 
     def touched(self) -> None:
         """Set the timer to the coordinators' next deadline, if that is earlier."""
         deadlines = [
             deadline
-            for coordinator in (self.coordinator, self.consumers)
+            for coordinator in (self.coordinator, self.consumers, self.streams)
             if (deadline := coordinator.next_deadline_ms) is not None
         ]
         if not deadlines or self._closed:
@@ -126,6 +134,7 @@ class GroupRuntime:
         self._alarm.cancel()
         self.coordinator.resign()
         self.consumers.resign()
+        self.streams.resign()
 
     async def close(self) -> None:
         """Resign, and return when all waiting groups are stored."""
@@ -138,6 +147,7 @@ class GroupRuntime:
         try:
             self.coordinator.advance(int(now * 1000))
             self.consumers.advance(int(now * 1000))
+            self.streams.advance(int(now * 1000))
         finally:
             self.touched()
 

@@ -7,9 +7,11 @@ from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE
 from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.share.group import ShareGroup
+from kafka_front.service.groups.streams.group import StreamsGroup
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
+STREAMS = "streams"
 SHARE = "share"
 
 
@@ -27,5 +29,6 @@ def summary_of(group_id: str, group: Group | ConsumerGroup | ShareGroup | None) 
     if isinstance(group, ShareGroup):
         return GroupSummary(group_id, SHARE, group.state.value, SHARE, len(group.members))
     if isinstance(group, ConsumerGroup):
-        return GroupSummary(group_id, CONSUMER, group.state.value, PROTOCOL_TYPE, len(group.members))
+        kind, protocol = (STREAMS, STREAMS) if isinstance(group, StreamsGroup) else (CONSUMER, PROTOCOL_TYPE)
+        return GroupSummary(group_id, kind, group.state.value, protocol, len(group.members))
     return GroupSummary(group_id, CLASSIC, group.state.value, group.protocol_type or "", len(group.members))

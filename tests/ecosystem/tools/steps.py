@@ -322,7 +322,7 @@ def steps(directory: Path) -> list[Step]:
     add("verifiable-share-consumer", f"--topic tools --max-messages 28 {verified}", alone=True)
     add("share-groups", "--delete --group shared-2", "--delete --group shared-3", alone=True)
     add("streams-groups", "--list")
-    add("streams-groups", "--describe --group none", reason="no streams groups (KIP-1071)")
+    add("streams-groups", "--describe --group none")
     for line in (
         "list",
         "list --transactional-id-pattern op.*",

@@ -33,8 +33,6 @@ WITHOUT_RIGHTS = {
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
     ApiKey.PUSH_TELEMETRY,
     # Switched off here, whoever asks:
-    ApiKey.STREAMS_GROUP_HEARTBEAT,
-    ApiKey.STREAMS_GROUP_DESCRIBE,
     ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
 }
 """Keys that nobody needs a right for."""
@@ -193,6 +191,13 @@ def share_beat(group: str, topic: str, member: str) -> m.ShareGroupHeartbeatRequ
     return m.ShareGroupHeartbeatRequest(
         group_id=group, member_id=member, member_epoch=0, subscribed_topic_names=[topic]
     )
+
+
+def streams_beat(group: str, topic: str, member: str) -> m.StreamsGroupHeartbeatRequest:
+    """A heartbeat that only a member that joins may send: its answer tells what was checked before."""
+    request = m.StreamsGroupHeartbeatRequest
+    topology = request.Topology(0, [request.Subtopology("0", [topic])])
+    return request(group_id=group, member_id=member, member_epoch=1, topology=topology)
 
 
 def add_partitions(home: Home) -> m.AddPartitionsToTxnRequest:
@@ -464,6 +469,8 @@ QUESTIONS = (
     Question("ListTransactions", 1, lambda h: m.ListTransactionsRequest()),
     Question("DescribeTopicPartitions", 0, lambda h: _pages([_pages.TopicRequest(h.t)], 100)),
     Question("DescribeTopicPartitions, of all", 0, lambda h: _pages([], 2000)),
+    Question("StreamsGroupHeartbeat", 0, lambda h: streams_beat(h.w, h.t, MEMBER)),
+    Question("StreamsGroupDescribe", 0, lambda h: m.StreamsGroupDescribeRequest([h.missing], True)),
     Question("ShareGroupHeartbeat", 1, lambda h: share_beat(h.sharing, h.t, MEMBER), 30),
     Question("ShareGroupDescribe", 1, lambda h: m.ShareGroupDescribeRequest([h.s], True)),
     Question("ShareFetch", 1, lambda h: share_fetch(h, MEMBER), denials=True),

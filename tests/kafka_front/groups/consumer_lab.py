@@ -126,7 +126,7 @@ class ConsumerLab:
         for group_id, blob in self.journal.stored.items():
             group = decode_group(group_id, blob, lambda ms: ms)
             snapshot = decode_snapshot(blob)
-            assert (group is None) != (snapshot is None)
+            assert group is None or snapshot is None
             if group is not None:
                 self.coordinator.restore(self.now, group)
             if snapshot is not None:

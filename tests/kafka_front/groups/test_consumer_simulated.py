@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bridges.auth import Principal
-from kafka_front.service.groups.consumer import coordinator as consumer_coordinator
+from kafka_front.service.groups import heartbeats
 from kafka_front.service.groups.consumer import snapshot as consumer_snapshot
 from kafka_front.service.groups.consumer.assignors import Targets
 from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
@@ -339,7 +339,7 @@ MUTATIONS: dict[str, tuple[Any, str, Any]] = {
     "takes revocation for granted": (ConsumerGroup, "reconcile", _asks_nobody_to_give_back),
     "answers before it is durable": (ConsumerCoordinator, "answer_saved", _does_not_wait_for_the_disk),
     "does not look at topics again": (ConsumerCoordinator, "_refresh", lambda self, group: None),
-    "does not fence": (consumer_coordinator, "_check_epoch", lambda member, request: None),
+    "does not fence": (heartbeats, "_check_epoch", lambda member, request: None),
     "no rebalance after leaving": (ConsumerCoordinator, "_bump", lambda self, group: None),
     "never gives up on a member": (ConsumerCoordinator, "renew_session", lambda self, now_ms, group, member: None),
 }

@@ -301,8 +301,9 @@ class Coordinator:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id!r}")
             # A request that could never join a group does not create one.
-            if request.group_id in self._directory.share:
-                text = f"{request.group_id!r} is a share group: give this member another group.id"
+            other = self._directory.new_kind(request.group_id)
+            if other is not None:
+                text = f"{request.group_id!r} is a {other} group: give this member another group.id"
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
             if not request.protocol_type or not protocols:
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, _NO_PROTOCOL)

@@ -75,6 +75,7 @@ class Membership:
         decides = self._coordinator(request.group_id)
         if decides is self._runtime.coordinator:
             self._runtime.consumers.make_way(request.group_id)
+            self._runtime.streams.make_way(request.group_id)
         decides.join(
             self._runtime.now_ms(),
             JoinRequest(

@@ -54,6 +54,7 @@ class ConsumerGroupState(Enum):
     """States of a group as clients see them in ListGroups and ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
+    NOT_READY = "NotReady"  # of a streams group whose topics do not fit its topology
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
@@ -64,6 +65,29 @@ class ClassicPart(Struct, frozen=True):
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
+
+
+class Process(Struct, frozen=True):
+    """Where a member of a streams group runs: the application's process, its endpoint for queries and its tags.
+    ``topology_epoch`` is the epoch of the topology that it processes."""
+
+    process_id: str = ""
+    endpoint: tuple[str, int] | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    topology_epoch: int = 0
+
+    @property
+    def said_bytes(self) -> int:
+        """Return the approximate bytes of what the member says of its process."""
+        texts = (
+            self.process_id,
+            self.endpoint[0] if self.endpoint else "",
+            *(text for tag in self.tags for text in tag),
+        )
+        return said_bytes((), *texts)
+
+
+NO_PROCESS = Process()
 
 
 class ConsumerMember(Struct):
@@ -85,6 +109,7 @@ class ConsumerMember(Struct):
     assigned: Partitions = NOTHING
     revoking: Partitions = NOTHING
     target: Partitions = NOTHING
+    process: Process = NO_PROCESS
     stored: bytes | None = None
     """The member's line in the stored group; None after a change."""
 
@@ -93,7 +118,11 @@ class ConsumerMember(Struct):
         """Return the approximate bytes of the member's metadata."""
         pattern = None if self.view is None else self.view.pattern
         protocols = 0 if self.classic is None else bytes_of(self.classic.protocols)
-        return protocols + said_bytes(self.topics, self.member_id, self.instance_id, self.rack_id, pattern)
+        return (
+            protocols
+            + self.process.said_bytes
+            + said_bytes(self.topics, self.member_id, self.instance_id, self.rack_id, pattern)
+        )
 
     def advance_to(self, epoch: int) -> None:
         """Enter an epoch; a repeated request may still carry the previous one."""
@@ -151,6 +180,10 @@ class ConsumerGroup(Struct):
         if self.topics is None and self.views:
             return True  # restored, and not looked up yet
         return topic in self.names or topic in (self.topics or ())
+
+    def locks(self, member: ConsumerMember, topic_id: bytes) -> Collection[bytes]:
+        """Return what a member locks, by partition, while it holds partitions of a topic."""
+        return (topic_id,)
 
     def holder(self, topic_id: bytes, partition: int) -> str | None:
         """Return the member that has a partition or has not yet confirmed that it gave it up."""
@@ -240,18 +273,20 @@ class ConsumerGroup(Struct):
     def _hold(self, member: ConsumerMember) -> None:
         for partitions in (member.assigned, member.revoking):
             for topic_id, numbers in partitions.items():
-                held = self.holders.setdefault(topic_id, {})
-                for number in numbers:
-                    assert held.setdefault(number, member.member_id) == member.member_id, "held by two members"
+                for lock in self.locks(member, topic_id):
+                    held = self.holders.setdefault(lock, {})
+                    for number in numbers:
+                        assert held.setdefault(number, member.member_id) == member.member_id, "held by two members"
 
     def _let_go(self, member: ConsumerMember) -> None:
         for partitions in (member.assigned, member.revoking):
             for topic_id, numbers in partitions.items():
-                held = self.holders[topic_id]
-                for number in numbers:
-                    held.pop(number, None)
-                if not held:
-                    del self.holders[topic_id]
+                for lock in self.locks(member, topic_id):
+                    held = self.holders.get(lock, {})
+                    for number in numbers:
+                        held.pop(number, None)
+                    if not held:
+                        self.holders.pop(lock, None)
 
     # --- reconciliation ------------------------------------------------------------------------------------------
 
@@ -285,11 +320,10 @@ class ConsumerGroup(Struct):
         free: dict[bytes, frozenset[int]] = {}
         unreleased = False
         for topic_id, numbers in wanted.items():
-            held = self.holders.get(topic_id)
-            if held is None:
-                free[topic_id] = numbers
-                continue
-            some = frozenset(number for number in numbers if held.get(number, member.member_id) == member.member_id)
+            some = numbers
+            for lock in self.locks(member, topic_id):
+                if held := self.holders.get(lock):
+                    some = frozenset(one for one in some if held.get(one, member.member_id) == member.member_id)
             unreleased |= len(some) < len(numbers)
             if some:
                 free[topic_id] = some

@@ -91,10 +91,11 @@ class ConsumerMembership:
         if self._service.read_elsewhere(group_id) is not None:
             message = f"group {group_id!r} is read through another protocol: DescribeGroups shows its members"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
-        if not isinstance(group, ConsumerGroup):
-            kind = "there is no group" if group is None else "a classic group has the name"
+        found = self._runtime.directory.consumer.get(group_id)
+        if found is None:
+            kind = "there is no group" if group is None else "a group of another kind has the name"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id!r}")
-        return group
+        return found
 
     def _member(self, version: int, member: ConsumerMember) -> m.ConsumerGroupDescribeResponse.Member:
         kind = _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER

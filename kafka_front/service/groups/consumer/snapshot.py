@@ -6,8 +6,8 @@ of one member is cheap in a group of thousands: the other members' lines are reu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,14 +15,18 @@ from bridges.auth import Principal
 from kafka_front.service.groups.classic.snapshot import SnapshotError
 from kafka_front.service.groups.consumer.assignors import ASSIGNORS
 from kafka_front.service.groups.consumer.group import (
+    NO_PROCESS,
     NOTHING,
     ClassicPart,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
     Partitions,
+    Process,
     View,
 )
+
+G = TypeVar("G", bound=ConsumerGroup)
 
 _MARK = b"kafka consumer group\n"
 _VERSION = 1
@@ -31,8 +35,11 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 
 
-def encode_group(group: ConsumerGroup, to_unix: Callable[[int], int]) -> bytes:
-    """Return the stored form of a group; ``to_unix`` converts times of the coordinator's clock."""
+def encode_group(
+    group: ConsumerGroup, to_unix: Callable[[int], int], mark: bytes = _MARK, more: Mapping[str, object] = {}
+) -> bytes:
+    """Return the stored form of a group; ``to_unix`` converts times of the coordinator's clock. ``mark`` is the first
+    line of the group's kind, ``more`` what its head has besides."""
     head = {
         "version": _VERSION,
         "epoch": group.epoch,
@@ -40,8 +47,9 @@ def encode_group(group: ConsumerGroup, to_unix: Callable[[int], int]) -> bytes:
         "assignor": group.assignor,
         "since_ms": to_unix(group.since_ms),
         "topics": group.topics_hash,
+        **more,
     }
-    return b"\n".join([_MARK[:-1], _encoder.encode(head), *(_line(member) for member in group.members.values())])
+    return b"\n".join([mark[:-1], _encoder.encode(head), *(_line(member) for member in group.members.values())])
 
 
 def _line(member: ConsumerMember) -> bytes:
@@ -65,6 +73,7 @@ def _line(member: ConsumerMember) -> bytes:
                 "assigned": _plain(member.assigned),
                 "revoking": _plain(member.revoking),
                 "target": None if member.target == member.assigned else _plain(member.target),
+                "process": None if member.process is NO_PROCESS else member.process,
                 "classic": None
                 if classic is None
                 else {"session_timeout_ms": classic.session_timeout_ms, "protocols": classic.protocols},
@@ -75,14 +84,27 @@ def _line(member: ConsumerMember) -> bytes:
 
 def decode_group(group_id: str, blob: bytes, from_unix: Callable[[int], int]) -> ConsumerGroup | None:
     """Read a stored group; None if it is of another kind. Raises SnapshotError."""
-    if not blob.startswith(_MARK):
+    return decode_lines(group_id, blob, from_unix, _MARK, ConsumerGroup, lambda group, head: None)
+
+
+def decode_lines(
+    group_id: str,
+    blob: bytes,
+    from_unix: Callable[[int], int],
+    mark: bytes,
+    kind: type[G],
+    more: Callable[[G, dict[str, Any]], None],
+) -> G | None:
+    """Read what :func:`encode_group` has made; None if its first line is not ``mark``. ``more`` takes over from the
+    head what only groups of this kind have. Raises SnapshotError."""
+    if not blob.startswith(mark):
         return None
     try:
-        first, *rest = blob[len(_MARK) :].split(b"\n")
+        first, *rest = blob[len(mark) :].split(b"\n")
         head = _decoder.decode(first)
         if head["version"] != _VERSION:
             raise SnapshotError(f"consumer group of version {head['version']!r}; this program reads {_VERSION}")
-        group = ConsumerGroup(
+        group = kind(
             group_id,
             from_unix(head["since_ms"]),
             head["epoch"],
@@ -90,6 +112,7 @@ def decode_group(group_id: str, blob: bytes, from_unix: Callable[[int], int]) ->
             head["assignor"],
             topics_hash=head["topics"],
         )
+        more(group, head)
         for line in rest:
             group.add(_member(_decoder.decode(line)))
     except (msgspec.DecodeError, ValueError, KeyError, TypeError, AssertionError) as error:
@@ -123,6 +146,7 @@ def _member(data: dict[str, Any]) -> ConsumerMember:
         assigned,
         _partitions(data["revoking"]),
         assigned if data["target"] is None else _partitions(data["target"]),
+        NO_PROCESS if data.get("process") is None else msgspec.convert(data["process"], Process),
     )
 
 

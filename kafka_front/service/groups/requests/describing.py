@@ -1,8 +1,8 @@
-"""The answer to ConsumerGroupDescribe (KIP-848) and ShareGroupDescribe (KIP-932)."""
+"""The answers to ConsumerGroupDescribe (KIP-848), StreamsGroupDescribe (KIP-1071) and ShareGroupDescribe (KIP-932)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anabranch_kit.run.turns import in_turns
@@ -16,19 +16,22 @@ from kafka_front.wire.errors import KafkaError
 if TYPE_CHECKING:
     from kafka_front.context import Context
 
-R = TypeVar("R", m.ConsumerGroupDescribeResponse, m.ShareGroupDescribeResponse)
+R = TypeVar("R", m.ConsumerGroupDescribeResponse, m.ShareGroupDescribeResponse, m.StreamsGroupDescribeResponse)
 
 
 async def describe_groups(
     ctx: Context,
     access: Access,
-    request: m.ConsumerGroupDescribeRequest | m.ShareGroupDescribeRequest,
+    request: m.ConsumerGroupDescribeRequest | m.ShareGroupDescribeRequest | m.StreamsGroupDescribeRequest,
     response: R,
     find: Callable[[str], ConsumerGroup | ShareGroup],
     row: Callable[[Any], Any],
+    topics_of: Callable[[Any], Iterable[str]] = lambda group: (),
+    more: Callable[[Any], Mapping[str, Any]] = lambda group: {},
 ) -> R:
     """Add each group that the request names to ``response``, once. ``find`` returns a group or raises KafkaError;
-    ``row`` returns the description of a member.
+    ``row`` returns the description of a member, ``more`` further fields of a group, and ``topics_of`` topics that it
+    is about.
 
     A group whose members read a topic that the client may not describe is answered with an error.
     """
@@ -37,12 +40,12 @@ async def describe_groups(
         access.require_group(ctx, Operation.DESCRIBE, group_id)
         group = find(group_id)
         rows = []
-        topics: set[str] = set()
+        topics = set(topics_of(group))
         async for member in in_turns(list(group.members.values())):
             shown = row(member)
             rows.append(shown)
             for assigned in (shown.assignment, getattr(shown, "target_assignment", shown.assignment)):
-                topics.update(one.topic_name for one in assigned.topic_partitions)
+                topics.update(one.topic_name for one in getattr(assigned, "topic_partitions", ()))
         await access.require_topics(ctx, Operation.DESCRIBE, topics)
         return response.DescribedGroup(
             group_id=group_id,
@@ -54,6 +57,7 @@ async def describe_groups(
             authorized_operations=access.group_operations(ctx, group_id)
             if request.include_authorized_operations
             else NO_OPERATIONS,
+            **more(group),
         )
 
     async for group_id in in_turns(dict.fromkeys(request.group_ids)):

@@ -174,7 +174,7 @@ class Offsets:
         service = self._service
         if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
-        group = service.directory.consumer.get(request.group_id)
+        group = service.directory.heartbeating(request.group_id)
         member = None if group is None else group.members.get(request.member_id)
         if version < _UNKNOWN_GROUP_SINCE and member is not None and member.classic is None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this version has no field for the member's epoch")
@@ -245,7 +245,7 @@ class Offsets:
 
     def _require_member(self, asked: Question) -> None:
         """Raise KafkaError if the client claims to be a member and is not, or is in another epoch."""
-        group = self._service.directory.consumer.get(asked.group)
+        group = self._service.directory.heartbeating(asked.group)
         if group is not None:
             self._service.consumers.check_fetch(group, asked.member_id, asked.epoch)
 

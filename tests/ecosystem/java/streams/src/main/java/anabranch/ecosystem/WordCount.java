@@ -15,7 +15,10 @@ import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.processor.StateRestoreListener;
 
-/** Counts words, exactly once: each word that comes makes one record with its new count. */
+/**
+ * Counts words, exactly once: each word that comes makes one record with its new count. Further arguments are settings,
+ * as KEY=VALUE.
+ */
 public final class WordCount {
     public static void main(String[] arguments) throws Exception {
         Properties settings = new Properties();
@@ -25,10 +28,11 @@ public final class WordCount {
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
         settings.put("consumer.auto.offset.reset", "earliest");
-        settings.put("consumer.session.timeout.ms", 6000);
-        settings.put("consumer.heartbeat.interval.ms", 2000);
         settings.put("producer.transaction.timeout.ms", 10000);
         settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
+        for (String one : Arrays.asList(arguments).subList(3, arguments.length)) {
+            settings.put(one.split("=", 2)[0], one.split("=", 2)[1]);
+        }
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream("lines", Consumed.with(Serdes.String(), Serdes.String()))
                 .flatMapValues(line -> Arrays.asList(line.split(" ")))
