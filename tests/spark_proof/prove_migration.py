@@ -51,11 +51,11 @@ def say(words: str) -> None:
 
 def migrate(*arguments: object, code: int = 0) -> dict[str, Any]:
     """Run the command as users do; its report."""
-    command = [sys.executable, "-m", "bridges", "migrate", *map(str, arguments)]
+    command = [sys.executable, "-m", "bridges", "migrate", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != code:
         raise AssertionError(f"{command} ended with {done.returncode}, not {code}\n{done.stdout}\n{done.stderr}")
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(done.stdout or done.stderr.splitlines()[-1])
     return report
 
 

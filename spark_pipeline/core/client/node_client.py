@@ -106,7 +106,12 @@ class NodeOptions(Access):
     port: int = PORT
 
     def __repr__(self) -> str:  # without secrets, since it is logged
-        return f"NodeOptions({'anabranch+tls' if self.tls else 'anabranch'}://{self.host}:{self.port})"
+        return f"NodeOptions({self.url})"
+
+    @property
+    def url(self) -> str:
+        """Return the node's address, without secrets."""
+        return f"{'anabranch+tls' if self.tls else 'anabranch'}://{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, str] | None = None) -> NodeOptions:
@@ -221,14 +226,16 @@ class NodeClient:
             except (OSError, HTTPException) as error:
                 self.close()
                 if isinstance(error, ssl.SSLCertVerificationError):
-                    raise NodeError(f"{self.options!r} shows a certificate that is not trusted: {error}") from error
+                    told = f"the node at {self.options.url} shows a certificate that is not trusted"
+                    raise NodeError(f"{told}: {error}") from error
                 if not fresh:
                     # The node has closed the kept connection; a new one may work.
                     fresh = True
                     continue
                 self._leave()
                 words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-                unavailable = NodeUnavailable(f"{self.options!r} cannot be reached: {words}", "Unreachable")
+                told = f"the node at {self.options.url} cannot be reached"
+                unavailable = NodeUnavailable(f"{told}: {words}", "Unreachable")
             if time.monotonic() + wait > give_up:
                 raise unavailable
             time.sleep(wait)
