@@ -16,8 +16,8 @@ from bridges.version import version_line
 
 _COMMANDS = {
     "serve": ("servers.serve", "Run a node."),
-    "pd": ("servers.pd", "Run a placement driver as a separate process."),
-    "range-server": ("servers.range_server", "Run a range server as a separate process."),
+    "pd": ("servers.backend:pd", "Run a placement driver as a separate process."),
+    "range-server": ("servers.backend:range_server", "Run a range server as a separate process."),
     "context": ("context", "Keep addresses and logins of nodes by name; choose the one to talk to."),
     "config": ("config", "Show every setting, its value and where it comes from."),
     "topic": ("topics.topic", "List, create, describe, alter and delete topics."),
