@@ -54,6 +54,7 @@ NEEDED: dict[str, tuple[int, str]] = {
     "kafka_front/groups/test_group_machine.py": (1, BOUND),
     "kafka_front/groups/test_group_service.py": (2, FAULT),
     "kafka_front/groups/test_group_timeouts.py": (2, FAULT),
+    "kafka_front/share/test_dead_letters.py": (4, FAULT),
     "kafka_front/test_delegation_tokens.py": (1, FAULT),
     "kafka_front/test_fetch_places.py": (1, RIG),
     "kafka_front/test_session.py": (1, FAULT),
