@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bridges.catalog.database.sql import Database
-from pravega_front.service.tables.life import DroppedTables, TableExists, TableMissing, TooManyTables
-from pravega_front.service.tables.store import (
-    BadVersion,
-    MoreRoom,
-    NoSuchKey,
-    NotWanted,
-    OtherLength,
-    Page,
-    TableNotEmpty,
-    TableRefused,
-    TableStore,
-)
+from pravega_front.service.answering import answering
+from pravega_front.service.tables.life import DroppedTables
+from pravega_front.service.tables.store import MoreRoom, NotWanted, Page, TableStore
 from pravega_front.wire import commands as wire
 from pravega_front.wire.fields import TableKey
 
 if TYPE_CHECKING:
     from pravega_front.server import SegmentStore
+    from pravega_front.service.answering import Handler
     from pravega_front.session.connection import Connection, Encoded
 
 _PAGE_BYTES = 4 * 1024 * 1024
@@ -36,7 +28,7 @@ def register(store: SegmentStore, db: Database, dropped: DroppedTables) -> None:
     settings = store.settings
     room = store.segments.room_for_tables
     tables = _Tables(TableStore(db, dropped, room, settings.table_bytes, settings.table_page))
-    handlers: dict[type[wire.Command], Callable[[Connection, Any], Awaitable[wire.Command | Encoded | None]]] = {
+    handlers: dict[type[wire.Command], Handler] = {
         wire.CreateTableSegment: tables.create,
         wire.DeleteTableSegment: tables.delete,
         wire.GetTableSegmentInfo: tables.info,
@@ -47,35 +39,7 @@ def register(store: SegmentStore, db: Database, dropped: DroppedTables) -> None:
         wire.ReadTableEntries: tables.entries,
         wire.ReadTableEntriesDelta: tables.delta,
     }
-    for command, handler in handlers.items():
-        store.handlers[command] = _answering(handler)
-
-
-def _answering(
-    handler: Callable[[Connection, Any], Awaitable[wire.Command | Encoded | None]],
-) -> Callable[[Connection, Any], Awaitable[wire.Command | Encoded | None]]:
-    async def answer(connection: Connection, request: Any) -> wire.Command | Encoded | None:
-        number, name = request.request_id, request.segment
-        try:
-            return await handler(connection, request)
-        except TableMissing:
-            return wire.NoSuchSegment(number, name)
-        except TableExists:
-            return wire.SegmentAlreadyExists(number, name)
-        except TableNotEmpty:
-            return wire.TableSegmentNotEmpty(number, name)
-        except NoSuchKey:
-            return wire.TableKeyDoesNotExist(number, name)
-        except BadVersion:
-            return wire.TableKeyBadVersion(number, name)
-        except OtherLength as error:
-            return wire.SegmentIsTruncated(number, name, error.length, "", request.table_offset)
-        except TooManyTables as error:
-            return wire.ErrorMessage(number, name, str(error))
-        except TableRefused as error:
-            return wire.ErrorMessage(number, name, str(error), 0)
-
-    return answer
+    store.handlers |= {command: answering(handler) for command, handler in handlers.items()}
 
 
 class _Tables:

@@ -268,11 +268,6 @@ async def no_command_is_carried_out(made: ModuleType) -> None:
     assert not elsewhere.deleted
 
 
-def _without_here(name: str) -> tuple[str, str, str]:
-    field = {"create_transient": "parent", "merge": "target", "merge_batch": "target"}.get(name, "segment")
-    return f"await self._segments.here(request.{field})", f"self._segments.find(request.{field})", name
-
-
 # --- appends that are under way as a segment moves --------------------------------------------------------------------
 
 
@@ -463,7 +458,16 @@ WITHOUT: dict[str, tuple[Any, ...]] = {
         "server.segments.find(request.segment)",
         [nothing_is_read],
     ),
-    **{f"where to {name}": (operations, *_without_here(name), [no_command_is_carried_out]) for name, _ in COMMANDS},
+    **{
+        f"where to carry out a command, in {place}": (
+            operations,
+            f"await self._segments.here({name})",
+            f"self._segments.find({name})",
+            place,
+            [no_command_is_carried_out],
+        )
+        for place, name in (("_here", "name"), ("delete", "request.segment"), ("attribute", "request.segment"))
+    },
     "where to go on": (
         appends,
         "isinstance(error, NotOwner)",
