@@ -1,7 +1,9 @@
 """The nodes that clients see, at the addresses of the listener that they use, and the partitions that each node leads.
 
-To Kafka's clients a node is a broker: it leads the partitions that it owns, and is their only replica. The controller
-is the node with the lowest id, since every node serves a controller's requests.
+To Kafka's clients a node is a broker, and leads the partitions that it owns. Every node can serve reads of all
+partitions. Of the nodes with racks (``node.rack``), one of each other rack is a replica of a partition, from which
+consumers of that rack read (KIP-392); otherwise the owner is the only replica. The controller is the node with the
+lowest id, since every node serves a controller's requests.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bridges.catalog.views.groups import CONSUMERS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
     from kafka_front.context import Client
@@ -36,6 +40,7 @@ class Brokers:
         self._node_id = node_id
         self._rack = rack
         self._owners = owners
+        self._of_racks: tuple[Sequence[Member], dict[str, list[int]]] = ((), {})
 
     async def await_known(self) -> None:
         """Wait until this node knows the others; await it before an answer lists nodes. A node that starts knows none
@@ -60,6 +65,34 @@ class Brokers:
         """Return the node id of a partition's owner, or NOBODY."""
         owner = self._owners.owner(self._owners.slot_of(topic, partition))
         return NOBODY if owner is None else owner.node_id
+
+    def replicas(self, topic: str, partition: int) -> list[int]:
+        """Return the nodes from which clients may read a partition: its owner, and a node of each other rack. Empty if
+        it has no owner."""
+        owner = self._owners.owner(self._owners.slot_of(topic, partition))
+        if owner is None:
+            return []
+        others = (self._of_rack(rack, topic, partition) for rack in self._racks() if rack != owner.rack)
+        return [owner.node_id, *sorted(others)]
+
+    def nearest(self, rack: str, topic: str, partition: int) -> int:
+        """Return the replica of a partition in a rack, or NOBODY."""
+        return self._of_rack(rack, topic, partition) if rack in self._racks() else NOBODY
+
+    def _of_rack(self, rack: str, topic: str, partition: int) -> int:
+        nodes = self._racks()[rack]
+        return nodes[self._owners.slot_of(topic, partition) % len(nodes)]
+
+    def _racks(self) -> dict[str, list[int]]:
+        """Return the serving nodes of each rack that is known."""
+        members = self._owners.nodes
+        if members is not self._of_racks[0]:
+            racks: dict[str, list[int]] = {}
+            for member in members:
+                if member.rack:
+                    racks.setdefault(member.rack, []).append(member.node_id)
+            self._of_racks = members, racks
+        return self._of_racks[1]
 
     def find(self, node_id: int, client: Client) -> Broker | None:
         """Return a node by its id; None if it is unknown or does not have the client's listener."""

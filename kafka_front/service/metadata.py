@@ -11,6 +11,7 @@ from bridges.catalog.topics.topic import NameCollision, Topic, TopicExists, Topi
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
+from kafka_front.service.brokers import NOBODY
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import MetadataRequest, MetadataResponse
@@ -113,7 +114,7 @@ class Metadata:
             return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
     async def _describe(self, ctx: Context, topic: Topic, operations: bool) -> MetadataResponse.MetadataResponseTopic:
-        epoch, leader = self._logs.leader_epoch, self._service.brokers.leader
+        epoch, replicas = self._logs.leader_epoch, self._service.brokers.replicas
         answer = _TopicAnswer(
             name=topic.name,
             topic_id=topic.topic_id.bytes,
@@ -127,15 +128,15 @@ class Metadata:
         for start in range(0, len(topic.partitions), _SLICE):
             answer.partitions += [
                 MetadataResponse.MetadataResponsePartition(
-                    error_code=int(ErrorCode.NONE if node_id >= 0 else ErrorCode.LEADER_NOT_AVAILABLE),
+                    error_code=int(ErrorCode.NONE if nodes else ErrorCode.LEADER_NOT_AVAILABLE),
                     partition_index=partition.index,
-                    leader_id=node_id,
+                    leader_id=nodes[0] if nodes else NOBODY,
                     leader_epoch=epoch(topic.name, partition.index),
-                    replica_nodes=[node_id] if node_id >= 0 else [],
-                    isr_nodes=[node_id] if node_id >= 0 else [],
+                    replica_nodes=nodes,
+                    isr_nodes=nodes,
                 )
                 for partition in topic.partitions[start : start + _SLICE]
-                for node_id in (leader(topic.name, partition.index),)
+                for nodes in (replicas(topic.name, partition.index),)
             ]
             await turns.rest()
         return answer

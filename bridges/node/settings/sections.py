@@ -70,7 +70,9 @@ class NodeSettings(Section):
         description="Port offset between workers. 0: workers after the first use free ports.",
     )
     rack: str = setting(
-        "", description="Rack or zone of the node. Clients that prefer near nodes use it. Empty: unknown."
+        "",
+        description="Rack or zone of the node. Clients that prefer near nodes use it, and Kafka's consumers with the "
+        "same client.rack read from this node. Empty: unknown.",
     )
     drain_timeout_ms: Duration = setting(
         10_000,

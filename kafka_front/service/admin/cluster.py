@@ -21,6 +21,7 @@ from bridges.log.partition.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.api_versions import finalized_features
+from kafka_front.service.brokers import NOBODY
 from kafka_front.service.log_errors import failure_of
 from kafka_front.service.once import Once
 from kafka_front.wire import messages as m
@@ -202,10 +203,10 @@ class Cluster:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
         if replicas is None:
             return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being reassigned"
-        leader = self._service.brokers.leader(topic, index)
-        if replicas == [leader]:
+        has = self._service.brokers.replicas(topic, index)
+        if replicas and replicas in (has, has[:1]):
             return ErrorCode.NONE, None
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {leader} has it, and is the only replica"
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"its replicas are {has}, the first of which is its leader"
 
     # --- partitions and producers ------------------------------------------------------------------------------------
 
@@ -253,12 +254,11 @@ class Cluster:
         return response
 
     def _page_partition(self, topic: str, index: int) -> _PagePartition:
-        node_id = self._service.brokers.leader(topic, index)
-        replicas = [node_id] if node_id >= 0 else []
+        replicas = self._service.brokers.replicas(topic, index)
         return _PagePartition(
             error_code=int(ErrorCode.NONE if replicas else ErrorCode.LEADER_NOT_AVAILABLE),
             partition_index=index,
-            leader_id=node_id,
+            leader_id=replicas[0] if replicas else NOBODY,
             leader_epoch=self._logs.leader_epoch(topic, index),
             replica_nodes=replicas,
             isr_nodes=replicas,

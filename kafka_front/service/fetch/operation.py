@@ -166,6 +166,8 @@ class FetchOperation(Reading):
             if code is not None:
                 slot.refuse(code)
                 return True
+            if self._owner.nearer(self._ctx, self._request, log) >= 0:
+                return True
             offset = slot.asked.fetch_offset
             missing -= log.available(offset, missing if missing > 0 else 1, self._limit(log, offset))
             if missing <= 0 and self._request.min_bytes > 0:
@@ -203,6 +205,8 @@ class FetchOperation(Reading):
         """Return whether one more partition ends the wait."""
         offset = slot.asked.fetch_offset
         if self._owner.position_error(slot.asked, log) is not None:
+            return True
+        if self._owner.nearer(self._ctx, self._request, log) >= 0:
             return True
         self._missing -= log.available(offset, max(self._missing, 1), self._limit(log, offset))
         return self._missing <= 0

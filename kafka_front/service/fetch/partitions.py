@@ -74,7 +74,9 @@ class Partitions:
     def __init__(self, service: KafkaService) -> None:
         self._logs = service.logs
         self._topics = service.catalog.topics
-        self._by_id = service.catalog.by_id
+        self.by_id = service.catalog.by_id
+        self._brokers = service.brokers
+        self._rack = service.rack
         self._access = service.access
         self._translator = service.translator
         self._barrier = service.logs.barrier
@@ -99,7 +101,7 @@ class Partitions:
         asked = slot.asked
         name = asked.topic
         if not isinstance(slot.key[0], str):
-            topic = self._by_id.get(asked.topic_id)
+            topic = self.by_id.get(asked.topic_id)
             if topic is None:
                 # The topic that the session has read by this id is gone; a topic of the same name is another one.
                 anew = name in self._topics
@@ -120,10 +122,16 @@ class Partitions:
         else:
             ctx.connection.client.read(name, asked.partition)
 
+    def nearer(self, ctx: Context, request: FetchRequest, log: PartitionLog) -> int:
+        """Return the node of the client's rack from which it should read a log of this node, -1 for this node
+        (KIP-392)."""
+        rack = request.rack_id
+        return self._brokers.nearest(rack, log.topic, log.partition) if rack and rack != self._rack else -1
+
     def let_go(self, ctx: Context, request: FetchRequest) -> None:
         """Note that the client reads the partitions no more that a session has to forget."""
         for topic in request.forgotten_topics_data:
-            found = self._by_id.get(topic.topic_id)
+            found = self.by_id.get(topic.topic_id)
             for partition in topic.partitions:
                 ctx.connection.client.let_go(topic.topic if found is None else found.name, partition)
 

@@ -161,8 +161,11 @@ class Reading(ABC):
             if (code := self._owner.position_error(slot.asked, log)) is not None:
                 slot.refuse(code)
                 continue
+            slot.data.preferred_read_replica = self._owner.nearer(self._ctx, self._request, log)
             slot.limit = self._limit(log, slot.asked.fetch_offset)
-            if slot.asked.fetch_offset < slot.limit:
+            if slot.data.preferred_read_replica >= 0:
+                self._describe(slot, log)
+            elif slot.asked.fetch_offset < slot.limit:
                 self._readable.append(slot)
             else:
                 self._describe(slot, log)
@@ -412,6 +415,7 @@ class Reading(ABC):
             log is not None
             and not data.error_code
             and not data.records
+            and data.preferred_read_replica < 0
             and self._owner.position_error(asked, log) is None
             and asked.fetch_offset >= self._limit(log, asked.fetch_offset)
             and asked.high_watermark == log.high_watermark

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_front.context import Outcome
 from kafka_front.dispatch import Registry
+from kafka_front.service.fetch.nearby import Nearby
 from kafka_front.service.fetch.operation import FetchOperation
 from kafka_front.service.fetch.partitions import Partitions, Slot
 from kafka_front.service.fetch.places import Key, Places
@@ -30,6 +31,7 @@ class Fetch:
         self._sessions = service.fetch_sessions
         self._loop = service.loop
         self.partitions = Partitions(service)
+        self._nearby = Nearby(service, self.partitions)
 
     def handle(
         self, ctx: Context, request: FetchRequest
@@ -49,6 +51,8 @@ class Fetch:
             return FetchResponse(error_code=error.code)
         if forgotten:
             self.partitions.let_go(ctx, request)
+        if len(partitions) <= at_once and self._nearby.takes(request, partitions.values()):
+            return self._nearby.fetch(ctx, request, session, partitions)
         places = _places(session)
         if places is not None:
             reader = _reader(ctx, request)

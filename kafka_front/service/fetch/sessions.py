@@ -57,6 +57,7 @@ class FetchedPartition:
         changed = (
             bool(data.records)
             or data.error_code != ErrorCode.NONE
+            or data.preferred_read_replica >= 0
             or data.high_watermark != self.high_watermark
             or data.log_start_offset != self.log_start_offset
         )
