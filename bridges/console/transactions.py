@@ -213,9 +213,9 @@ class TransactionHandlers(Handlers):
 async def opened(node: Host, access: Access, request: web.Request, log: PartitionLog) -> list[dict[str, object]]:
     """Return the first open transactions of a partition.
 
-    Each has ``producer_id``; ``first_offset``; ``appended_ms``, the approximate time of that offset's append;
-    ``coordinated``, whether a front of any node knows it; and ``transaction``, the front's view of it, None if the
-    client may not see it.
+    Each has ``producer_id``; ``first_offset``; ``appended_ms``, when it began, or, if nobody coordinates it, the latest
+    time at which that offset may have been appended; ``coordinated``, whether a front of any node knows it; and
+    ``transaction``, the front's view of it, None if the client may not see it.
     """
     some = dict(islice(log.state.transactions.open.items(), _TOLD))
     known: dict[int, tuple[str, TransactionView]] = {}
@@ -231,11 +231,12 @@ async def opened(node: Host, access: Access, request: web.Request, log: Partitio
 
     def row(producer: int, first: int) -> dict[str, object]:
         found = known.get(producer)
+        began = None if found is None else found[1].started_ms
         shown = found is not None and access.transaction(request, Operation.DESCRIBE, found[1].transactional_id)
         return {
             "producer_id": producer,
             "first_offset": first,
-            "appended_ms": index.time_at(first),
+            "appended_ms": index.time_at(first) if began is None else began,
             "coordinated": found is not None,
             "transaction": as_json(*found, now) if found is not None and shown else None,
         }

@@ -26,6 +26,7 @@ def test_every_node_names_a_killed_node_first_until_it_is_back(nodes: list[NodeP
     # Others have taken over and removed it from the members: it is still not there.
     for node in others:
         wait_until(lambda node=node: json.load(urlopen(f"{node.console}/api/cluster"))["nodes"][2:] == [])
+        assert [*json.load(urlopen(f"{node.console}/api/cluster"))["gone"]] == ["3"]
         assert [one["sentence"] for one in problems(node)][:1] == ["node 3 does not answer"]
     killed.start()
     for node in nodes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import nlargest
 from math import inf
 from time import monotonic
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from anabranch_kit.run.clock import now_ms
-from anabranch_kit.run.turns import Turns
+from anabranch_kit.run.turns import in_turns, sorting
 from bridges.clients import Client, Clients, Flow
 from bridges.cluster.at_owner import ask_others
 
@@ -75,8 +75,9 @@ class ClientView(Struct, array_like=True):
 class Choice(Struct, array_like=True, frozen=True):
     """Which clients are asked for; an empty text chooses all.
 
-    With ``topic`` the answer has the clients that use it, and those that have left. Without, it has all open
-    connections. ``address`` and ``search`` (small letters) are parts of texts.
+    With ``topic`` the answer has the clients that use it (in the ``direction`` "writes" or "reads"), and with ``left``
+    those that have left. Without, it has all open connections. ``address`` and ``search`` (small letters) are parts of
+    texts. ``most``: how many clients are wanted at most, the busiest; 0: all.
     """
 
     topic: str = ""
@@ -85,11 +86,21 @@ class Choice(Struct, array_like=True, frozen=True):
     address: str = ""
     search: str = ""
     left: bool = False
+    direction: str = ""
+    most: int = 0
+
+    def flows(self, client: Client) -> list[tuple[bool, Flow]]:
+        """Return the traffic of a client that is asked for, each flow with whether it writes."""
+        both = (("writes", client.writes), ("reads", client.reads))
+        asked = [(direction == "writes", flows) for direction, flows in both if self.direction in ("", direction)]
+        if self.topic:
+            return [(writes, flows[self.topic]) for writes, flows in asked if self.topic in flows]
+        return [(writes, flow) for writes, flows in asked for flow in flows.values()]
 
     def takes(self, client: Client) -> bool:
         if not (client.is_open or self.left) or (self.protocol and client.front != self.protocol):
             return False
-        if self.topic and self.topic not in client.writes and self.topic not in client.reads:
+        if self.topic and not self.flows(client):
             return False
         address = f"{client.host}:{client.port}"
         if self.address not in address:
@@ -104,12 +115,13 @@ class Choice(Struct, array_like=True, frozen=True):
 
 
 class Found(Struct, array_like=True):
-    """Clients; ``more``: how many others there are, or were in the last minutes. ``unanswered``: nodes that did not
-    answer."""
+    """The busiest clients of ``total``; ``more``: how many others there are, or were in the last minutes.
+    ``unanswered``: nodes that did not answer."""
 
     clients: list[ClientView]
     more: int
     unanswered: list[int] = []
+    total: int = 0
 
     def as_json(self) -> dict[str, object]:
         """Return the fields of an answer that say what it lacks."""
@@ -142,6 +154,7 @@ class ClientsEverywhere:
         for one in answers:
             found.clients += one.clients
             found.more += one.more
+            found.total += one.total or len(one.clients)  # a node of an earlier release sends no total
         found.unanswered += unanswered
         return found
 
@@ -162,20 +175,27 @@ class ClientsEverywhere:
     async def _answer(self, choice: Choice) -> Found:
         return await self._find_here(choice, ANSWER_BYTES)
 
-    async def _find_here(self, choice: Choice, most: float = inf) -> Found:
-        found = Found([], self._clients.forgotten)
-        view = self._viewer(choice)
-        size, turns = 0, Turns()
-        for client in self._clients:
-            await turns.rest()
-            if not choice.takes(client):
+    async def _find_here(self, choice: Choice, room: float = inf) -> Found:
+        clients = [*self._clients]
+        ranks: list[tuple[float, str, str]] = []
+        async for place, client in in_turns(enumerate(clients)):
+            if choice.takes(client):
+                away = 0.0 if client.is_open else inf
+                ranks.append((away - sum(_rates(choice.flows(client))), "", f"{place:09}"))
+        found = Found([], self._clients.forgotten, total=len(ranks))
+        view, most = self._viewer(choice), choice.most or len(ranks)
+        async for rank in in_turns(sorting(ranks)):
+            if rank is None:
                 continue
-            if size >= most:
-                found.more += 1
-                continue
-            found.clients.append(view(client))
-            if most != inf:
-                size += len(msgspec.msgpack.encode(found.clients[-1]))
+            if len(found.clients) == most:
+                break
+            found.clients.append(view(clients[int(rank[2])]))
+            if room != inf:
+                room -= len(msgspec.msgpack.encode(found.clients[-1]))
+                if room < 0:
+                    found.more += found.total - len(found.clients)
+                    found.total = len(found.clients)
+                    break
         return found
 
     async def _end_here(self, asked: _End) -> _Ended:
@@ -191,12 +211,7 @@ class ClientsEverywhere:
 
         def view(client: Client) -> ClientView:
             description = client.describe().cut()
-            flows = [*((True, one) for one in client.writes.values()), *((False, one) for one in client.reads.values())]
-            if choice.topic:
-                flows = [one for one in flows if one[1].topic == choice.topic]
-            rates = [0.0, 0.0]
-            for writes, flow in flows:
-                rates[not writes] += flow.rates().bytes
+            flows = choice.flows(client)
             some = nlargest(_FLOWS, flows, key=lambda one: one[1].last)
             shown = [_view(flow, writes, wall_ms - int((now - flow.last) * 1000)) for writes, flow in some]
             return ClientView(
@@ -211,12 +226,19 @@ class ClientsEverywhere:
                 description.user,
                 client.since_ms,
                 len(client.writes.keys() | client.reads.keys()),
-                rates[0],
-                rates[1],
+                *_rates(flows),
                 shown,
             )
 
         return view
+
+
+def _rates(flows: Sequence[tuple[bool, Flow]]) -> tuple[float, float]:
+    """Return the bytes per second that are written, and that are read."""
+    rates = [0.0, 0.0]
+    for writes, flow in flows:
+        rates[not writes] += flow.rates().bytes
+    return rates[0], rates[1]
 
 
 def _view(flow: Flow, writes: bool, last_ms: int) -> FlowView:

@@ -13,7 +13,7 @@ from bridges.auth import Operation
 from bridges.console import paging
 from bridges.console.clients.everywhere import Choice, ClientView, FlowView, Found
 from bridges.console.handlers import Handlers, route
-from bridges.console.paging import ListQuery
+from bridges.console.paging import ListQuery, Page
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 
@@ -59,11 +59,17 @@ class ClientHandlers(Handlers):
         two rows. ``more``: clients that are not in the list for lack of room.
         """
         topic = self._node.catalog.topic(request.match_info["topic"]).name
-        choice = Choice(topic, query.user, query.protocol, query.address, query.search.lower(), left=True)
+        # Without a direction a client may have two rows: then no node knows which clients are on the page.
+        most = _reached(query.page) if query.direction else 0
+        search = query.search.lower()
+        choice = Choice(topic, query.user, query.protocol, query.address, search, True, query.direction, most)
         found = await self._node.clients_everywhere.find(choice)
         wanted = {"writes": (True,), "reads": (False,), "": (True, False)}[query.direction]
         rows = [(one, flow) for one in found.clients for flow in one.flows if flow.writes in wanted]
-        return await _answer(request, query, "clients", rows, found, lambda one: _describe(one[0]) | _flow(one[1]))
+        total = found.total if most else len(rows)
+        return await _answer(
+            request, query.page, "clients", rows, total, found, lambda one: _describe(one[0]) | _flow(one[1])
+        )
 
     @route("GET /api/connections", "Open connections at all nodes", Operation.DESCRIBE, query=ConnectionsQuery)
     async def list(self, request: web.Request, query: ConnectionsQuery) -> web.StreamResponse:
@@ -74,7 +80,8 @@ class ClientHandlers(Handlers):
         """
         if query.topic:
             self._access.require_topic(request, Operation.DESCRIBE, query.topic)
-        choice = Choice(query.topic, query.user, query.protocol, query.address, query.search.lower())
+        asked = (query.topic, query.user, query.protocol, query.address, query.search.lower())
+        choice = Choice(*asked, most=_reached(query.page))
         found = await self._node.clients_everywhere.find(choice)
         allowed: dict[str, bool] = {}
 
@@ -95,7 +102,7 @@ class ClientHandlers(Handlers):
             }
 
         rows = [(one, None) for one in found.clients]
-        return await _answer(request, query, "connections", rows, found, lambda each: row(each[0]))
+        return await _answer(request, query.page, "connections", rows, found.total, found, lambda each: row(each[0]))
 
     @route("DELETE /api/connections/{connection}", "End a connection", Operation.ALTER)
     async def end(self, request: web.Request) -> web.Response:
@@ -122,18 +129,23 @@ class ClientHandlers(Handlers):
         return web.json_response({"ended": name})
 
 
+def _reached(page: Page) -> int:
+    """Return how many rows there are up to the end of the page; 0 for all."""
+    return 0 if page.whole else page.skip + page.limit
+
+
 async def _answer(
     request: web.Request,
-    query: ClientsQuery,
+    page: Page,
     key: str,
     rows: Sequence[tuple[ClientView, T]],
+    total: int,
     found: Found,
     describe: Callable[[tuple[ClientView, T]], dict[str, object]],
 ) -> web.StreamResponse:
     """Send the rows, or the page of them, the busiest clients first. The nodes have searched already."""
     keys = ((one[0].order, "", f"{place:09}") for place, one in enumerate(rows))
-    page = query.page
-    on_page, total = await paging.chosen(keys, page)
+    on_page, _ = await paging.chosen(keys, page)
     head = found.as_json()
     return await paging.send(request, page, key, on_page, lambda one: iter([describe(rows[int(one[2])])]), total, head)
 

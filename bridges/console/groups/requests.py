@@ -24,6 +24,7 @@ from bridges.catalog.views.groups import (
     records_behind,
 )
 from bridges.console import paging
+from bridges.console.groups.causes import Causes
 from bridges.console.handlers import Handlers, route
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import RECORDS, refresh_for_a_while, trend_of
@@ -236,7 +237,7 @@ class GroupHandlers(Handlers):
         if not state.is_known:
             raise RequestError(f"there is no group {name[1]!r}", 404)
         readers = _readers(views)
-        total = _Total()
+        total, causes = _Total(), Causes()
         page = query.page
 
         def positions() -> Iterator[dict[str, Any] | None]:
@@ -249,6 +250,7 @@ class GroupHandlers(Handlers):
                     row |= self._delivered(one)
                 if row["offset"] is not None:
                     total.add(row["lag"])
+                causes.add(row, shared=bool(shared))
                 yield self._aged(row) if page.whole else row
 
         summaries = {front: view.summary for front, view in views.items()}
@@ -269,7 +271,9 @@ class GroupHandlers(Handlers):
             ],
         }
         if page.whole:
-            return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.as_json)
+            return await rows.answer(
+                request, "positions", positions(), head=head, tail=lambda: total.as_json | causes.as_json
+            )
         some: list[dict[str, Any]] = []
         matching = 0
         async for row in in_turns(positions()):  # all rows, for the total lag
@@ -279,7 +283,7 @@ class GroupHandlers(Handlers):
                 matching += 1
         members = cast("list[dict[str, object]]", head["members"])
         head |= {"members": _first(members, _MEMBERS_BYTES), "member_count": len(members)}
-        head |= {**total.as_json, **_late(node, name, total)}
+        head |= {**total.as_json, **causes.as_json, **_late(node, name, total)}
         return await paging.answer(
             "positions", some, lambda one: iter([self._aged(one)]), page, matching, head, _POSITIONS_BYTES
         )
@@ -326,6 +330,7 @@ class GroupHandlers(Handlers):
             "offset": None if committed is None else committed.offset,
             "start_offset": None if log is None else log.log_start_offset,
             "end_offset": None if log is None else log.high_watermark,
+            "last_stable_offset": None if log is None else log.last_stable_offset,
             "lag": None if log is None or committed is None else _behind(log, committed.offset),
             "member_id": member_id,
             "metadata": "" if committed is None else committed.metadata,

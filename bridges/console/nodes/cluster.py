@@ -116,6 +116,7 @@ class ClusterHandlers(Handlers):
         cluster = self._node.cluster
         keeper = cluster.keeper
         owned = Counter(slot.owner for slot in keeper.slots)
+        here, outages = {one.node_id for one in keeper.members.values()}, cluster.outages()
         pins: dict[str, list[int]] = {}
         for index, slot in enumerate(keeper.slots):
             if slot.pin != ANY:
@@ -127,6 +128,8 @@ class ClusterHandlers(Handlers):
             "pins": pins,
             "moving": [index for index, to in keeper.pins().items() if keeper.slots[index].owner != to],
             "drained": sorted(keeper.drained),
+            # Nodes that others have taken over from, until they come back: seconds since the last sign of each.
+            "gone": {str(node): round(silent, 1) for node, silent in outages.silent.items() if node not in here},
             "level": versions.to_json(keeper.level),
         }
         if asked is not None:

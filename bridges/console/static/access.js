@@ -19,12 +19,12 @@ export function access({ element, refresh }) {
         { title: "User", cell: (one) => one.user }, { title: "SCRAM", cell: (one) => one.scram.join(", ") || nothing() },
       ], told.users, { empty: userList.state.search ? "No user of that name." : "No users. Add some with: anabranch user add NAME", caption: "Users" }), told.total ? userList.pages(told, told.users) : null)),
       own(quotas, "/api/quotas" + asked(quotaList.wanted()), (told) => fill(quotas, table([
-        { title: "Of", cell: (one) => entity(one.entity) }, { title: "Quotas", kind: "mono", cell: (one) => Object.entries(one.values).map(([name, value]) => `${name} = ${value}`).join(", ") },
+        { title: "Of", cell: (one) => entity(one.entity) }, { title: "Quotas", kind: "mono", keep: true, cell: (one) => Object.entries(one.values).map(([name, value]) => `${name} = ${value}`).join(", ") },
         { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "q" + entity(one.entity), onclick: () => confirmed("Remove these quotas?", entity(one.entity), "Remove", async () => { await send("POST", "/api/quotas/remove", { entity: one.entity }); refresh(); }) }, "Remove…") },
       ], told.quotas, { empty: quotaList.state.search ? "No such quota." : "No quotas.", caption: "Quotas" }), told.total ? quotaList.pages(told, told.quotas) : null)),
       own(rules, "/api/acls" + asked(ruleList.wanted()), (told) => fill(rules, table([
-        { title: "", cell: (one) => (one.allow ? tag("good", "allow") : tag("bad", "deny")) }, { title: "Who", cell: (one) => one.principal }, { title: "From", cell: (one) => one.host },
-        { title: "May", cell: (one) => one.operation }, { title: "Resource", cell: (one) => `${one.resource} ${one.name}${one.pattern === "prefixed" ? "…" : ""}` },
+        { title: "", cell: (one) => (one.allow ? tag("good", "allow") : tag("bad", "deny")) }, { title: "Who", keep: true, cell: (one) => one.principal }, { title: "From", cell: (one) => one.host },
+        { title: "May", keep: true, cell: (one) => one.operation }, { title: "Resource", keep: true, cell: (one) => `${one.resource} ${one.name}${one.pattern === "prefixed" ? "…" : ""}` },
         { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "r" + JSON.stringify(one), onclick: () => confirmed("Remove this rule?", `${one.allow ? "allow" : "deny"} ${one.principal} ${one.operation} ${one.resource} ${one.name}`, "Remove", async () => { await send("POST", "/api/acls/remove", one); refresh(); }) }, "Remove…") },
       ], told.acls, { empty: ruleList.state.search ? "No such rule." : "No rules.", caption: "Rules" }), told.total ? ruleList.pages(told, told.acls) : null)),
     ]);

@@ -1,7 +1,7 @@
 // The frame: which screen is shown, when it is asked anew, keys, dark and light.
 
 import { ask, contact, get, me } from "./api.js";
-import { clock, dialog, failed, fill, h, remember, remembered, visible, zone, zoneName } from "./dom.js";
+import { clock, dialog, failed, fill, firstOfRows, h, remember, remembered, visible, zone, zoneName } from "./dom.js";
 import { overview } from "./overview.js";
 import { tell, watch } from "./problems.js";
 import { topics } from "./topics.js";
@@ -106,7 +106,7 @@ function who() {
 
 async function status() {
   const told = document.getElementById("status");
-  const say = (kind, text) => { told.className = kind; if (told.textContent !== text) told.textContent = text; };
+  const say = (kind, text) => { told.className = kind; if (told.textContent !== text) fill(told, text); };
   try {
     const ready = await get("/readyz").catch((error) => { if (error.status === 503) return { phase: "not ready" }; throw error; });
     say(ready.phase === "serving" ? "" : "busy", ready.phase);
@@ -134,7 +134,7 @@ function turn() {
 const letters = () => remembered("letters") !== "off";
 
 function help() {
-  const keys = [["/", "search"], ...NAV.map(([, name, key]) => [`g ${key}`, name]), ["d", "dark or light"], ["r", "ask again"], ["?", "this"]];
+  const keys = [["/", "search"], ...NAV.map(([, name, key]) => [`g ${key}`, name]), ["1 … 6", "parts of a topic"], ["l", "list: then arrows go from row to row"], ["d", "dark or light"], ["r", "ask again"], ["?", "this"]];
   const close = dialog("Keys", h("dl", {}, keys.flatMap(([key, what]) => [h("dt", {}, key.split(" ").flatMap((one) => [h("kbd", {}, one), " "])), h("dd", {}, what)])),
     h("label", { class: "line" }, h("input", { type: "checkbox", checked: letters(), onchange: (event) => remember("letters", event.target.checked ? "on" : "off") }), " Use these keys"),
     h("div", { class: "bar end" }, h("a", { href: "/api/openapi.json" }, "JSON interface (OpenAPI)"), h("button", { type: "button", class: "plain", onclick: () => close() }, "Close")));
@@ -151,6 +151,8 @@ addEventListener("keydown", (event) => {
   }
   before = key;
   if (key === "/") { const search = main.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); search.select(); } }
+  else if (/^[1-9]$/.test(key)) main.querySelectorAll(".tabs a")[key - 1]?.click();
+  else if (key === "l") firstOfRows(main)?.focus();
   else if (key === "d") turn();
   else if (key === "r") again();
   else if (key === "?") help();

@@ -11,8 +11,8 @@ const named = { title: "Client", kind: "name", cell: (one) => h("span", {}, one.
 const described = [
   { title: "Protocol", cell: (one) => front(one.protocol) },
   { title: "User", cell: (one) => one.user || faint("anonymous") },
-  { title: "Address", kind: "mono", cell: (one) => one.address },
-  { title: "Software", cell: (one) => one.software || nothing() },
+  { title: "Address", kind: "mono line", cell: (one) => one.address },
+  { title: "Software", kind: "soft", cell: (one) => one.software || nothing() },
   { title: "Node", n: true, cell: (one) => whole(one.node) },
 ];
 
@@ -43,7 +43,7 @@ export function topicClients({ element, path, refresh }) {
       const page = await get(`${path}/clients` + asked({ ...list.wanted(), direction }));
       fill(box, table([
         named,
-        { title: "Rate", n: true, cell: rate },
+        { title: "Rate", n: true, keep: true, cell: rate },
         { title: "Last seen", n: true, cell: (one) => ago(one.last_ms) },
         { title: "Partitions", cell: partitions },
         ...described, ending(refresh),
@@ -67,9 +67,9 @@ export function connections({ element, query, settle, refresh }) {
     const page = await get("/api/connections" + asked({ ...wanted(), ...state.more }));
     fill(list, table([
       named,
-      { title: "In", n: true, cell: (one) => (one.bytes_in_per_s ? told.byterate(one.bytes_in_per_s) : nothing()) },
-      { title: "Out", n: true, cell: (one) => (one.bytes_out_per_s ? told.byterate(one.bytes_out_per_s) : nothing()) },
-      { title: "Writes", cell: (one) => links(one.writes) }, { title: "Reads", cell: (one) => links(one.reads) },
+      { title: "In", n: true, keep: true, cell: (one) => (one.bytes_in_per_s ? told.byterate(one.bytes_in_per_s) : nothing()) },
+      { title: "Out", n: true, keep: true, cell: (one) => (one.bytes_out_per_s ? told.byterate(one.bytes_out_per_s) : nothing()) },
+      { title: "Writes", kind: "name", cell: (one) => links(one.writes) }, { title: "Reads", kind: "name", cell: (one) => links(one.reads) },
       ...described,
       { title: "Open for", n: true, cell: (one) => duration(Math.max(0, Date.now() - one.since_ms) / 1000) },
       { title: "Last data", n: true, cell: (one) => ago(one.last_ms) },

@@ -114,14 +114,25 @@ const phone = matchMedia("(max-width: 44rem)");
 const nearest = ([first, ...rest]) => { const keep = (one) => one.keep || !one.title; return [first, ...rest.filter(keep), ...rest.filter((one) => !keep(one))]; };
 export function table(columns, rows, { sort, descending, onsort, empty = "Nothing here.", caption } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
-  if (phone.matches) columns = nearest(columns);
+  if (phone.matches) columns = nearest(columns).map((one, at) => (at && one.title && !one.keep && !one.n ? { ...one, kind: `far ${one.kind || ""}` } : one));
   const heads = columns.map((one) => h("th", {
     class: one.n ? "n" : null, scope: "col",
     "aria-sort": one.sort && one.sort === sort ? (descending ? "descending" : "ascending") : null,
   }, one.sort && onsort ? h("button", { type: "button", "data-key": "sort-" + one.sort, onclick: () => onsort(one.sort, one.n) }, one.title) : one.title));
   const body = rows.map((row) => h("tr", {}, columns.map((one) => h("td", { class: [one.n && "n", one.kind].filter(Boolean).join(" ") || null }, one.cell(row)))));
-  return h("div", { class: "wide", tabIndex: 0, role: "group", "aria-label": caption || "table" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body)));
+  return h("div", { class: "wide", tabIndex: 0, role: "group", "aria-label": caption || "table", onkeydown: alongRows }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body)));
 }
+
+// Arrows go from what has the keyboard in a row to the same in the next one.
+function alongRows(event) {
+  const step = { ArrowUp: "previousElementSibling", ArrowDown: "nextElementSibling" }[event.key], cell = event.target.closest("td");
+  if (!step || !cell) return;
+  const row = cell.parentNode[step], at = reached(cell).indexOf(event.target);
+  event.preventDefault();
+  if (row) reached(row.cells[cell.cellIndex])[at]?.focus();
+}
+// The first thing in the first row of the first table.
+export const firstOfRows = (root) => reached(root).find((one) => one.closest("td"));
 
 export function pager(page, state, onskip) {
   const first = state.skip + (page.count ? 1 : 0);
@@ -145,6 +156,7 @@ export function dialog(title, ...children) {
   const box = document.getElementById("dialog");
   const close = () => box.close();
   box.replaceChildren(h("h2", { id: "dialog-title" }, title), ...kept(children));
+  box.onkeydown = (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) box.querySelector("form")?.requestSubmit(); }; // also from a field of several lines
   if (box.open) return close;
   box.opener = document.activeElement;
   // The browser goes back to the element that had the keyboard: a round may have put another one in its place since.

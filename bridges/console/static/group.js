@@ -2,7 +2,7 @@
 
 import { get, part, query as asked, send } from "./api.js";
 import { Chart, colourAt } from "./charts.js";
-import { card, confirmed, count, fill, front, h, note, nothing, ranges, state as stateOf, table, whole } from "./dom.js";
+import { card, confirmed, count, fill, front, h, note, nothing, plural, ranges, state as stateOf, table, whole } from "./dom.js";
 import { reset } from "./group_reset.js";
 import { CONSUMERS, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
@@ -13,10 +13,10 @@ export function group({ element, parts, query, settle, refresh }) {
   const { state, search, pages, wanted } = listState(query, settle, refresh, "name");
   state.more = space === CONSUMERS ? {} : { space };
   search.placeholder = "Topic (/)";
-  const facts = h("p", {}), members = h("div", {}), positions = h("div", {});
+  const facts = h("p", {}), why = h("p", {}), members = h("div", {}), positions = h("div", {});
   const records = new Chart("Lag in records", "records"), late = new Chart("Lag in seconds", "seconds"), places = new Chart("Lag of partitions", "records");
   let last = null;
-  element.append(h("h1", {}, name || "(no name)"), facts, spanChoice(refresh),
+  element.append(h("h1", {}, name || "(no name)"), facts, why, spanChoice(refresh),
     h("div", { class: "grid" }, card("Lag in records", records.element), card("Lag in seconds", late.element)),
     card("Partitions furthest behind, in records", places.element),
     card("Members", members),
@@ -36,6 +36,7 @@ export function group({ element, parts, query, settle, refresh }) {
     fill(facts, stateOf(one.state), " ", one.fronts.map((each) => front(each)),
       [one.kind && `kind ${one.kind}`, one.protocol_type && `type ${one.protocol_type}`, one.protocol && `strategy ${one.protocol}`, one.dead_letter_topic && `dead letters in ${one.dead_letter_topic}`, one.generation !== null && `generation ${whole(one.generation)}`].filter(Boolean).join(" · "),
       " · lag ", lagCell(one), " · ", trendCell(one));
+    fill(why, reasons(one).map((each) => h("span", { class: "busy" }, each, " ")));
     const some = (key) => one.members.some((member) => member[key]);
     fill(members, table([
       { title: "Member", kind: "mono", cell: (member) => member.member_id },
@@ -70,4 +71,16 @@ export function group({ element, parts, query, settle, refresh }) {
     }
   }
   return { element, refresh: look, close: () => [records, late, places].forEach((one) => one.close()) };
+}
+
+// Why a group lags, as far as its positions tell.
+function reasons({ lag, members, member_count, trend, causes: { unread, held, worst } }) {
+  if (!lag && !held) return [];
+  const told = members.every((one) => one.partitions !== null);
+  return [
+    lag && !member_count ? "Nobody reads: the group has no member now." : told && unread ? `${plural(unread, "partition")} with unread records ${unread === 1 ? "has" : "have"} no reader.` : null,
+    held ? [`${plural(held, "position")} ${held === 1 ? "waits" : "wait"} for `, h("a", { href: "#/transactions" }, "an open transaction"), ": readers of committed data do not pass it."] : null,
+    worst && worst.lag > lag / 2 && worst.lag < lag ? `${Math.round(100 * worst.lag / lag)} % of it is in ${worst.topic}, partition ${worst.partition}.` : null,
+    member_count && trend > 0.05 ? "Members read less than is written." : null,
+  ].filter(Boolean);
 }

@@ -8,6 +8,9 @@ import { listState } from "./topics.js";
 export const CONSUMERS = "consumers";
 export const groupLink = (one) => h("a", { href: "#/group/" + part(one.group) + (one.space === CONSUMERS ? "" : asked({ space: one.space })) }, one.group || "(no name)");
 
+// In a cluster: whose groups these are.
+export const coordinated = (page) => (page.coordinator === undefined ? null : h("p", { class: "empty" }, `Groups that node ${page.coordinator} coordinates; the other nodes list theirs.`));
+
 export function seconds(value, exact) {
   if (value === null || value === undefined) return nothing();
   return (exact === false ? "≥ " : "") + (value ? duration(value) : "0 s");
@@ -28,7 +31,7 @@ export function trendCell(one) {
 }
 
 export function groups({ element, query, settle, refresh }) {
-  const { state, search, onsort, pages, wanted } = listState(query, settle, refresh, "name");
+  const { state, search, onsort, pages, wanted } = listState(query, settle, refresh, "name", true);
   const list = h("div", {});
   element.append(h("h1", {}, "Consumer groups"), h("div", { class: "bar" }, search), h("section", { class: "card" }, list));
   async function look() {
@@ -43,7 +46,7 @@ export function groups({ element, query, settle, refresh }) {
       { title: "Trend", n: true, cell: trendCell },
       { title: "Topics", cell: (one) => (one.topics.length ? one.topics.slice(0, 3).join(", ") + (one.topic_count > 3 ? ` and ${one.topic_count - 3} more` : "") : nothing()) },
     ].map((one) => (one.sort === "lag" ? { ...one, cell: (row) => lagCell({ ...row, lag_seconds: undefined }) } : one)), page.groups, { ...state, onsort, caption: "Groups", empty: state.search ? "No group of that name." : "No consumer groups yet." }),
-    page.coordinator === undefined ? "" : h("p", { class: "empty" }, `Groups that node ${page.coordinator} coordinates; the other nodes list theirs.`),
+    coordinated(page),
     pages(page, page.groups));
   }
   return { element, refresh: look };

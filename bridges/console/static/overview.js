@@ -3,7 +3,7 @@
 import { get, none, part } from "./api.js";
 import { Chart, told } from "./charts.js";
 import { bytes, card, count, duration, fact, failed, fill, front, h, nothing, short, state, table, whole } from "./dom.js";
-import { lagCell, trendCell, groupLink } from "./groups.js";
+import { coordinated, lagCell, trendCell, groupLink } from "./groups.js";
 import { problems } from "./problems.js";
 import { Rates } from "./rates.js";
 
@@ -17,7 +17,7 @@ export function spanChoice(refresh) {
 
 export function overview({ element, refresh }) {
   const rates = new Rates();
-  const facts = h("div", { class: "facts" });
+  const facts = h("div", { class: "facts" }), whose = h("p", { class: "faint" });
   const fronts = h("div", {});
   const busiest = h("div", {});
   const behind = h("div", {});
@@ -27,7 +27,7 @@ export function overview({ element, refresh }) {
   const processor = new Chart("Processor and lateness of the loop", "share");
   const memory = new Chart("Memory", "bytes");
   const wrong = problems();
-  element.append(h("h1", {}, "Overview"), wrong.element, facts, spanChoice(refresh),
+  element.append(h("h1", {}, "Overview"), wrong.element, whose, facts, spanChoice(refresh),
     h("div", { class: "grid" }, card("Records in, by protocol", incoming.element), card("Records out, by protocol", outgoing.element),
       card("Processor, of one core", processor.element), card("Memory", memory.element)),
     card("Protocols", fronts),
@@ -66,10 +66,13 @@ export function overview({ element, refresh }) {
         { title: "Out", cell: (one) => told.byterate(Object.values(one.rates).reduce((all, rate) => all + rate.bytes_out, 0)), n: true },
         { title: "Size", cell: (one) => bytes(one.bytes), n: true },
       ], topics, { empty: none("topics") + " Create one under Topics, or produce to one.", caption: "Busiest topics" }))),
-      own(behind, "/api/groups?limit=6&sort=seconds&descending=true", ({ groups }) => fill(behind, table([
+      own(behind, "/api/groups?limit=6&sort=seconds&descending=true", (page) => {
+        fill(behind, table([
         { title: "Group", cell: groupLink, kind: "name" }, { title: "State", cell: (one) => state(one.state) },
         { title: "Lag", cell: lagCell, n: true, keep: true }, { title: "Trend", cell: trendCell, n: true },
-      ], groups, { empty: none("consumer groups"), caption: "Groups furthest behind" }))),
+      ], page.groups, { empty: none("consumer groups"), caption: "Groups furthest behind" }), coordinated(page));
+        fill(whose, page.coordinator === undefined ? null : `Traffic, connections and groups of node ${page.coordinator}; topics and what is wrong of all nodes.`);
+      }),
       slow && own(incoming.element, `/api/history?span=${span.value}`, draw),
       slow && own(promises, "/api/promises", (all) => fill(promises, h("ul", {}, all.not_promised.map((one) => h("li", {}, one.sentence, one.chosen ? h("span", { class: "busy" }, " (a setting)") : null))), all.not_promised.length ? null : h("p", {}, "Nothing is held back."))),
     ]);

@@ -49,8 +49,8 @@ export function records({ element, path, name, query, settle }) {
     fill(list, table([
       { title: "", cell: (one) => h("input", { type: "checkbox", "data-key": "c" + id(one), "aria-label": `choose ${id(one)}`, checked: chosen.has(id(one)), onchange: (event) => { if (event.target.checked) chosen.add(id(one)); else chosen.delete(id(one)); } }) },
       { title: "Place", keep: true, cell: (one) => (one.error ? id(one) : h("button", { type: "button", class: "link", "data-key": id(one), onclick: () => sides(path, name, one) }, id(one))) },
-      { title: `Time (${zoneName()})`, cell: (one) => when(one.timestamp ?? -1) },
-      { title: "Key", kind: "mono", keep: true, cell: (one) => asRead(one, "key", 80) },
+      { title: `Time (${zoneName()})`, kind: "line", cell: (one) => when(one.timestamp ?? -1) },
+      { title: "Key", kind: "mono key", keep: true, cell: (one) => asRead(one, "key", 80) },
       { title: "Value", kind: "mono long", keep: true, cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : asRead(one, "value", 240)) },
       { title: "Headers", kind: "mono long", cell: (one) => (one.headers ? h("span", {}, one.headers.flatMap(([head, value], place) => [`${place ? ", " : ""}${head}: `, data(value?.base64 ? null : value, value?.base64, 60)])) : nothing()) },
     ], rows, { empty: "No records here.", caption: "Records" }));

@@ -17,7 +17,7 @@ export function transactions({ element, query, settle, refresh }) {
     fill(held, table([
       { title: "Topic", kind: "name", cell: (one) => h("a", { href: `#/topic/${part(one.topic)}/partitions` }, one.topic) }, { title: "Partition", n: true, keep: true, cell: (one) => whole(one.partition) },
       { title: "Producer", n: true, cell: (one) => String(one.producer_id) }, { title: "Records behind it", n: true, cell: (one) => count(one.held) },
-      { title: "Since about", n: true, cell: (one) => (one.appended_ms === null ? nothing() : duration(Math.max(0, Date.now() - one.appended_ms) / 1000)) },
+      { title: "Open for", n: true, keep: true, cell: (one) => (one.appended_ms === null ? nothing() : (one.coordinated ? "" : "≥ ") + duration(Math.max(0, Date.now() - one.appended_ms) / 1000)) },
       { title: "Transactional id", cell: coordinator },
       { title: "", cell: (one) => h("button", { type: "button", class: "plain", "data-key": `held${one.topic}/${one.partition}/${one.producer_id}`, onclick: () => open("/api/topics/" + part(one.topic), one.topic, one.partition, refresh) }, "Look…") },
     ], holds.transactions, { empty: "Nothing: no partition has an open transaction.", caption: "Open transactions of partitions" }), holds.total > holds.transactions.length ? holding.pages(holds, holds.transactions) : null);
@@ -87,7 +87,7 @@ export function nodes({ element, refresh }) {
         { title: "Rack", cell: (one) => one.rack || nothing() }, { title: "Addresses", kind: "mono", cell: (one) => Object.entries(one.addresses).map(([name, where]) => `${name} ${where}`).join(", ") },
         { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "drain" + one.node_id, onclick: () => confirmed(`Drain node ${one.node_id}?`, "It hands over all it owns, and owns nothing until it is started again.", "Drain it",
           async () => { await send("POST", `/api/cluster/nodes/${one.node_id}/drain`); note("it has begun"); refresh(); }) }, "Drain…") },
-      ], told.nodes, { caption: "Nodes" }), told.total > told.nodes.length ? members.pages(told, told.nodes) : null);
+      ], told.nodes, { caption: "Nodes" }), Object.entries(told.gone).map(([node, seconds]) => h("p", { class: "failed" }, `Node ${node} is gone: no sign of it for ${duration(seconds)}. Others have taken over what it owned. Start it again.`)), told.total > told.nodes.length ? members.pages(told, told.nodes) : null);
     } catch (error) {
       if (error.status !== 409) throw error;
       fill(list, h("p", { class: "empty" }, error.message));

@@ -12,18 +12,20 @@ export function users(rates, way) {
 }
 
 // Search, sort and skip in the address: what a list of any length needs. `change` is called when one of them has.
-export function listState(query, settle, refresh, first) {
+// With `opens`, Enter goes to the first one that is found.
+export function listState(query, settle, refresh, first, opens = false) {
   const state = { search: query.search || "", sort: query.sort || first, descending: query.descending === "true", skip: Number(query.skip) || 0, limit: 50 };
   let asks = false;
   const change = (some) => {
     asks = true;
     Object.assign(state, some);
     settle({ ...(state.more || {}), search: state.search, sort: state.sort === first ? "" : state.sort, descending: state.descending, skip: state.skip || "" });
-    refresh();
+    return refresh();
   };
   let waiting = 0;
+  const find = () => { clearTimeout(waiting); return change({ search: search.value, skip: 0 }); };
   const search = h("input", { type: "search", value: state.search, placeholder: "Search (/)", "aria-label": "Search by name", autocomplete: "off",
-    oninput: () => { clearTimeout(waiting); waiting = setTimeout(() => change({ search: search.value, skip: 0 }), 200); } });
+    oninput: () => { clearTimeout(waiting); waiting = setTimeout(find, 200); }, onkeydown: async (event) => { if (opens && event.key === "Enter") { await find(); document.querySelector("#main td a")?.click(); } } });
   const onsort = (sort, isNumber) => change(sort === state.sort ? { descending: !state.descending, skip: 0 } : { sort, descending: Boolean(isNumber), skip: 0 });
   const pages = (page, rows) => {
     if (asks) say(`${whole(rows.length)} of ${whole(page.total)} shown${state.sort === first ? "" : `, by ${state.sort}`}`);
@@ -38,7 +40,7 @@ export function listState(query, settle, refresh, first) {
 export const innerList = (refresh, limit = 50) => { const made = listState({}, () => {}, refresh, "name"); made.state.limit = limit; return made; };
 
 export function topics({ element, query, settle, refresh }) {
-  const { state, search, onsort, pages, wanted } = listState(query, settle, refresh, "name");
+  const { state, search, onsort, pages, wanted } = listState(query, settle, refresh, "name", true);
   const list = h("div", {});
   element.append(h("h1", {}, "Topics"), h("div", { class: "bar" }, search, h("button", { type: "button", class: "main", onclick: () => newTopic(refresh) }, "New topic")), h("section", { class: "card" }, list));
   async function look() {
@@ -46,8 +48,8 @@ export function topics({ element, query, settle, refresh }) {
     fill(list, table([
       { title: "Topic", sort: "name", kind: "name", cell: (one) => [h("a", { href: "#/topic/" + part(one.name) }, one.name), one.internal ? [" ", tag("faint", "internal")] : "", one.importing ? [" ", tag("busy", "importing")] : ""].flat() },
       { title: "Partitions", sort: "partitions", n: true, cell: (one) => whole(one.partitions) },
-      { title: "Records", sort: "records", n: true, cell: (one) => count(one.records) },
-      { title: "Size", sort: "bytes", n: true, cell: (one) => bytes(one.bytes) },
+      { title: "Records", sort: "records", n: true, keep: true, cell: (one) => count(one.records) },
+      { title: "Size", sort: "bytes", n: true, keep: true, cell: (one) => bytes(one.bytes) },
       { title: "Written through", sort: "bytes_in", cell: (one) => h("span", {}, users(one.rates, "in")) },
       { title: "Read through", sort: "bytes_out", cell: (one) => h("span", {}, users(one.rates, "out")) },
       { title: "Last hour", cell: (one) => spark(one.history) },

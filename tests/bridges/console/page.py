@@ -26,14 +26,12 @@ T = TypeVar("T")
 WAIT_S = 20
 
 
-class Page:
-    """The browser, and the node that it looks at. Its methods block, so they are called in a thread."""
+class Window:
+    """The browser, and the page at ``url``. Its methods block."""
 
-    def __init__(self, driver: Any, node: Node, directory: Directory) -> None:
+    def __init__(self, driver: Any, url: str) -> None:
         self.driver = driver
-        self.node = node
-        self.directory = directory
-        self.url = f"http://{node.addresses['console']}/"
+        self.url = url
 
     def open(self, screen: str) -> None:
         self.driver.get("about:blank")
@@ -69,6 +67,15 @@ class Page:
         # To whatever has the keyboard: an element that is asked for may be another one by then.
         for key in keys:
             ActionChains(self.driver).send_keys(key).perform()
+
+
+class Page(Window):
+    """The browser, and the node that it looks at, in this process: so its methods are called in a thread."""
+
+    def __init__(self, driver: Any, node: Node, directory: Directory) -> None:
+        super().__init__(driver, f"http://{node.addresses['console']}/")
+        self.node = node
+        self.directory = directory
 
 
 async def crowd(node: Node) -> None:

@@ -105,3 +105,29 @@ async def test_an_answer_is_bounded_and_says_how_many_more_there_are(lab: Lab, m
     assert len(msgspec.msgpack.encode(found)) < 25_000
     # The node that is asked lists all of its own.
     assert len((await lab.ask("GET", "/api/topics/open/clients"))[1]["clients"]) == 1000
+
+
+async def test_of_very_many_connections_those_up_to_the_page_are_described_and_sent_the_busiest_first(lab: Lab) -> None:
+    described: list[int] = []
+    clients = lab.node.floors.host.clients
+    for number in range(3_000):
+
+        def describe(number: int = number) -> Description:
+            described.append(number)
+            return Description(f"app-{number:04}")
+
+        clients.enter("kafka", "kafka", ("10.1.2.3", 1), describe, lambda reason: None)
+    for number, client in enumerate(clients):
+        if number >= 2_900:
+            client.wrote("open", 0, 1, number)
+    status, page = await lab.ask("GET", "/api/connections?limit=50&skip=40")
+    assert (status, page["total"], page["next"], page["more"]) == (200, 3_000, 90, 0)
+    assert [one["client"] for one in page["connections"]] == [f"app-{2_959 - number:04}" for number in range(50)]
+    assert len(described) == 90
+    described.clear()
+    status, page = await lab.ask("GET", "/api/topics/open/clients?limit=50&direction=writes")
+    assert (page["total"], page["next"], len(described)) == (100, 50, 50)
+    # So does a node that another one asks: what it sends are its busiest.
+    found = await lab.node.floors.host.clients_everywhere._answer(everywhere.Choice(most=5))
+    assert [one.name for one in found.clients] == [f"app-{2_999 - number:04}" for number in range(5)]
+    assert (found.total, found.more) == (3_000, 0)

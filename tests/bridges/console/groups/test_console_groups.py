@@ -195,6 +195,7 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
                 "offset": 2,
                 "start_offset": 0,
                 "end_offset": 5,
+                "last_stable_offset": 5,
                 "lag": 3,
                 "lag_seconds": mock.ANY,
                 "lag_exact": mock.ANY,
@@ -209,6 +210,7 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
                 "offset": None,
                 "start_offset": 0,
                 "end_offset": 0,
+                "last_stable_offset": 0,
                 "lag": None,
                 "lag_seconds": None,
                 "lag_exact": None,
@@ -223,6 +225,7 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
                 "offset": 0,
                 "start_offset": 0,
                 "end_offset": 0,
+                "last_stable_offset": 0,
                 "lag": 0,
                 "lag_seconds": 0.0,
                 "lag_exact": True,
@@ -233,6 +236,7 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
         ],
         "lag": 3,
         "unknown_lags": 0,
+        "causes": {"unread": 0, "held": 0, "worst": {"topic": "t", "partition": 0, "lag": 3}},
     }
     assert (await lab.groups())["g"] == {
         "group": "g",
