@@ -53,7 +53,9 @@ sys.stdin.read()
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    settings = {**TEST_SETTINGS, "kafka.max_connections": str(CONNECTIONS + 100)}
+    few = dict.fromkeys(("ydb", "pravega", "pipeline", "sbp"), "50")
+    settings = {f"{front}.max_connections": most for front, most in (few | {"kafka": str(CONNECTIONS + 100)}).items()}
+    settings |= {**TEST_SETTINGS, "pravega.max_controller_connections": "50", "limits.http_connections": "200"}
     with NodeProcess(tmp_path / "data", settings=settings, listen=dict.fromkeys(FRONTS, ANY)).lent() as process:
         admin = AdminClient({"bootstrap.servers": process.kafka})
         for first in range(0, TOPICS, 500):
