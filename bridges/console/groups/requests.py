@@ -222,7 +222,10 @@ class GroupHandlers(Handlers):
 
     @route("GET /api/groups/{group}", "One group; or a page of its positions", Operation.DESCRIBE, query=GroupQuery)
     async def describe(self, request: web.Request, query: GroupQuery) -> web.StreamResponse:
-        """Describe a group: its members, and its position in each partition that it reads or has read."""
+        """Describe a group: its members, and its position in each partition that it reads or has read.
+
+        ``causes``: what these say about its lag (:class:`bridges.console.groups.causes.Causes`).
+        """
         node, name = self._node, (query.space, request.match_info["group"])
         state = await node.group_states.find(name)
         committed, assigned = state.positions, _readers(state.views)
