@@ -33,7 +33,7 @@ PATIENCE = 120
 MOST_BYTES = 256 * 1024
 STALL_S = 0.25
 """The event loop is never held for longer by what the page asks."""
-SCREENS = ("", "topics", "connections", "connections?search=app-1", "topics?sort=bytes&descending=true", "nodes")
+SCREENS = ("", "topics", "connections", "connections?search=app-01", "topics?sort=bytes&descending=true")
 
 CONNECT = """
 import socket, struct, sys
