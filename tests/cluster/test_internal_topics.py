@@ -28,7 +28,8 @@ def test_a_reader_sees_the_last_position_of_every_group_when_a_node_is_killed(no
     admin.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE)
     wait_until(lambda: admin.list_topics(TOPIC, PATIENCE).topics[TOPIC].error is None)
     groups = [f"g{number}" for number in range(24)]
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
+    # a reader that commits would be in what it reads
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     reader.assign([TopicPartition(TOPIC, number, 0) for number in range(50)])
     ends: dict[int, int] = {}
     state: dict[str, int | None] = {}
@@ -38,6 +39,9 @@ def test_a_reader_sees_the_last_position_of_every_group_when_a_node_is_killed(no
         if message is None or message.error() is not None:
             return
         partition, offset, key, value = message.partition(), message.offset(), message.key(), message.value()
+        assert partition is not None
+        assert offset is not None
+        assert isinstance(key, bytes)
         assert offset > ends.get(partition, -1)
         ends[partition] = offset
         if key[:2] == b"\0\1":

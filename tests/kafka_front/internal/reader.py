@@ -20,7 +20,9 @@ class Reader:
         self.offsets: list[int] = []
         self.state: dict[bytes, bytes | None] = {}
         self._partition = partition_of(name, 50)
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
+        settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True}
+        # a reader that commits would be in what it reads
+        self._consumer = Consumer({**settings, "enable.auto.commit": False})
         self._consumer.assign([TopicPartition(topic, self._partition, start)])
 
     def look(self) -> dict[bytes, bytes | None]:

@@ -92,7 +92,8 @@ def test_a_broker_reads_the_records_of_a_group_of_the_new_protocol(node: NodePro
     group = "formatted.new"
     AdminClient({"bootstrap.servers": node.kafka}).list_topics(OFFSETS, 60)
     consumer = joined(node, group, "consumer")
-    reader = Consumer({"bootstrap.servers": node.kafka, "group.id": "reader", "enable.partition.eof": True})
+    settings = {"bootstrap.servers": node.kafka, "group.id": "reader", "enable.partition.eof": True}
+    reader = Consumer({**settings, "enable.auto.commit": False})
     reader.assign([TopicPartition(OFFSETS, partition_of(group, 50), 0)])
     found: dict[bytes, bytes] = {}
 
