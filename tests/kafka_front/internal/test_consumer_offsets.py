@@ -67,8 +67,9 @@ async def test_a_reader_sees_commits_and_deletions_promptly_and_goes_on_over_a_r
     assert offsets == sorted(set(offsets))
 
 
-async def test_what_a_crash_kept_from_the_topic_is_told_after_it(tmp_path: Path) -> None:
-    """A commit and a deletion that are durable, of which the topic has not heard."""
+@pytest.mark.parametrize("event", ["the node starts again", "a member is gone", "slots have come"])
+async def test_a_change_of_which_the_topic_has_not_heard_is_told_later(tmp_path: Path, event: str) -> None:
+    """A commit and a deletion are durable, and their coordinator ended right after each."""
 
     def prepare(bootstrap: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -93,11 +94,22 @@ async def test_what_a_crash_kept_from_the_topic_is_told_after_it(tmp_path: Path)
             reader.close()
 
     async with serving(tmp_path) as node:
-        await asyncio.to_thread(prepare, str(node.addresses["kafka"]))
-        node.progress.on_change.clear()  # as if the node ended right after each change
-        await asyncio.to_thread(change, str(node.addresses["kafka"]))
-    async with serving(tmp_path) as node:
-        await asyncio.to_thread(check, str(node.addresses["kafka"]))
+        bootstrap = str(node.addresses["kafka"])
+        await asyncio.to_thread(prepare, bootstrap)
+        node.progress.on_change.clear()
+        await asyncio.to_thread(change, bootstrap)
+        cluster = node.floors.place.cluster
+        if event == "a member is gone":
+            for gone in cluster.on_gone:
+                gone()
+            await asyncio.to_thread(check, bootstrap)
+        elif event == "slots have come":
+            for gained in cluster.on_gained:
+                gained(cluster.mine)
+            await asyncio.to_thread(check, bootstrap)
+    if event == "the node starts again":
+        async with serving(tmp_path) as node:
+            await asyncio.to_thread(check, str(node.addresses["kafka"]))
 
 
 async def test_positions_of_a_deleted_topic_are_told_as_gone(tmp_path: Path) -> None:
