@@ -31,7 +31,7 @@ _ROOM_S = 30.0
 _SENDING = 64 * 1024
 """Memory of an answer being sent, in the process and in its socket."""
 _READERS_AT_ONCE = 8
-"""Readers whose batches are rendered at a time; each may hold one decompressed record."""
+"""Readers whose batches are rendered at a time; each may hold one decompressed record, and some decoded ones."""
 STALLED_S = 60.0
 """Seconds that a reader may keep the others waiting without reading."""
 _WIDEST = 4096
@@ -102,6 +102,7 @@ class Reader:
         self._inflated_bytes = inflated_bytes
         self._works = SlicedWorks(_READERS_AT_ONCE)
         self._growing = asyncio.Lock()
+        self._decoding = asyncio.Semaphore(_READERS_AT_ONCE)
 
     def close(self) -> None:
         """Stop rendering. To be called when no request is in progress."""
@@ -239,17 +240,21 @@ class Reader:
         ended, piece = advance(lines)
         if piece:
             await answer.response.write(piece)
-        decoded = 0
-        try:
-            while not ended:
-                answer.memory.give(Kind.READS, decoded)
-                decoded = await _decode(answer, wanted)
+        while not ended:
+            if not wanted.waits or answer.decoder is None:
                 ended = await self._send_steps(answer, lines, wanted, records)
-        finally:
-            answer.memory.give(Kind.READS, decoded)
+                continue
+            await answer.decoder.ask(frame for _, _, frame in wanted.frames)
+            async with self._decoding:
+                held = await _decode(answer.decoder, wanted)
+                answer.memory.take(Kind.READS, held)
+                try:
+                    ended = await self._send_steps(answer, lines, wanted, records)
+                finally:
+                    answer.memory.give(Kind.READS, held)
 
     async def _send_steps(self, answer: Answer, lines: Sliced[None], wanted: Wanted, records: int) -> bool:
-        """Write lines up to their end, and return True, or until something is to be decoded: that needs no turn."""
+        """Write lines up to their end, and return True, or until they wait: that needs no turn."""
         response, memory = answer.response, answer.memory
         counted, growing = 0, False
         async with self._works.turn(records):
@@ -281,7 +286,7 @@ class Reader:
                                 await response.write(piece)
                         except TimeoutError:
                             raise ConnectionAbortedError("the client takes nothing of its records") from None
-                    if ended or wanted.frames:
+                    if ended or wanted.waits:
                         return ended
             finally:
                 if growing:
@@ -289,18 +294,14 @@ class Reader:
                 memory.give(Kind.READS, counted)
 
 
-async def _decode(answer: Answer, wanted: Wanted) -> int:
-    """Decode the frames at which a rendering has stopped; return the bytes that are held now."""
-    frames, wanted.frames = wanted.frames, []
-    if not frames or answer.decoder is None:
-        return 0
-    size = 0
-    told = await answer.decoder.decode([frame for _, _, frame in frames])
-    for (offset, name, _), one in zip(frames, told, strict=True):
+async def _decode(decoder: Decoder, wanted: Wanted) -> int:
+    """Decode what a rendering waits for, and maybe more; return the size of what there is now."""
+    told = await decoder.decode([frame for _, _, frame in wanted.frames])
+    for (offset, name, _), one in zip(wanted.frames, told, strict=False):
         wanted.decoded.setdefault(offset, {})[name] = one
-        size += len(one.text)
-    answer.memory.take(Kind.READS, size)
-    return size
+    del wanted.frames[: len(told)]
+    wanted.waits = False
+    return sum(len(one.text) for some in wanted.decoded.values() for one in some.values())
 
 
 class _Moved:

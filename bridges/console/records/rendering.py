@@ -35,8 +35,8 @@ class Wanted(Struct):
     ``records``: number rendered so far. ``held``: bytes of the large record that is being rendered or decompressed.
     ``grows``: it is being decompressed, and a step may add :data:`STEP` to it. ``search``: render only what it finds.
     ``at``: the offset behind the record examined last. ``examined``: number of records, with timestamps from ``oldest``
-    to ``latest``. ``times``: timestamps of the records rendered. With ``decodes``, the rendering stops at ``frames``,
-    which name schemas, until the reader has put what they are into ``decoded``, by offset and name.
+    to ``latest``. ``times``: timestamps of the records rendered. With ``decodes``, it ``waits`` until the reader has
+    decoded the first of ``frames``, which name schemas, into ``decoded``, by offset and name.
     """
 
     partition: int
@@ -53,6 +53,7 @@ class Wanted(Struct):
     latest: int = -1
     times: list[int] = field(default_factory=list)
     decodes: bool = False
+    waits: bool = False
     frames: list[tuple[int, str, Frame]] = field(default_factory=list)
     decoded: dict[int, dict[str, Decoded]] = field(default_factory=dict)
 
@@ -194,7 +195,7 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
 
 
 def _decoded(records: Iterator[Record | None], wanted: Wanted) -> Iterator[Record | None]:
-    """Yield records some at a time, after a None at which the reader decodes those that may be found."""
+    """Yield records; a None is where the reader decodes the next of those that may be found."""
     some: list[Record] = []
 
     def decoded() -> Iterator[Record | None]:
@@ -202,9 +203,12 @@ def _decoded(records: Iterator[Record | None], wanted: Wanted) -> Iterator[Recor
         for record in some:
             if record.offset < wanted.end and (wanted.search is None or wanted.search.may_find(record)):
                 wanted.frames += [(record.offset, name, frame) for name, frame in frames_of(record)]
-        if wanted.frames:
-            yield None
-        yield from some
+        for record in some:
+            while wanted.frames and wanted.frames[0][0] == record.offset:
+                wanted.decoded = {at: one for at, one in wanted.decoded.items() if at >= record.offset}
+                wanted.waits = True
+                yield None
+            yield record
         some.clear()
 
     try:

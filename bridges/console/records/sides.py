@@ -83,9 +83,9 @@ class SideHandlers(Handlers):
             shown = record if same else await worked_off(_translated(record, int(target), batch.written_ms))
             body[FORMATS[int(target)].name] = {**told(shown, record), "translated": not same}
         if self._node.schemas is not None:
-            frames = list(frames_of(record))
-            decoded = await self._node.schemas.decoder().decode([frame for _, frame in frames])
-            body["decoded"] = {name: to_builtins(one) for (name, _), one in zip(frames, decoded, strict=True)}
+            decoder = self._node.schemas.decoder()
+            frames = frames_of(record)
+            body["decoded"] = {name: to_builtins((await decoder.decode([frame]))[0]) for name, frame in frames}
         return web.json_response(body, headers={"Cache-Control": "no-store"})
 
     async def _find(self, log: PartitionLog, offset: int, memory: RequestMemory) -> tuple[StoredBatch, Record]:

@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from select import select
 from typing import BinaryIO, cast
 from uuid import UUID
@@ -22,7 +23,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from bridges.console.schemas.jobs import MOST_SECONDS, Job, Result, read_frame, write_frame
+from bridges.console.schemas.jobs import MOST_SECONDS, NO_MEMORY, Job, Result, read_frame, write_frame
 from bridges.console.schemas.registry import Key, Registry, Schema, SchemaError
 from bridges.formats.records import Record
 
@@ -36,7 +37,15 @@ _MOST_SCHEMAS = 200
 _IDLE_S = 60.0
 _PATIENCE_S = 20.0
 _TURN_S = 0.05
-"""Seconds after which the works of others come first."""
+_TOGETHER = 256 * 1024
+"""Seconds, and bytes made, after which the works of others come first."""
+_ENDS: Mapping[int | None, str] = {
+    -signal.SIGPROF: f"it takes more than {MOST_SECONDS:g} s of processor time",
+    NO_MEMORY: "it takes too much memory",
+    None: "the process that decodes does not start",
+}
+Work = tuple[Schema, bytes, bytes, bool]
+"""A schema, data, Protobuf's indexes, and whether to encode."""
 
 
 class Frame(Struct, frozen=True):
@@ -109,27 +118,33 @@ class Decoder:
         self._worker = worker
         self._misses = 0
 
+    async def ask(self, frames: Iterable[Frame]) -> None:
+        """Ask the registry for what :meth:`decode` will need."""
+        for key in {frame.key for frame in frames}:
+            with suppress(SchemaError):
+                await self._find(key)
+
     async def decode(self, frames: Sequence[Frame]) -> list[Decoded]:
-        """Return what became of each of them."""
+        """Return what became of the first of them, at least of one: together their texts are short."""
         told: list[Decoded] = []
-        works: list[tuple[Schema, bytes, bytes, bool]] = []
-        places: list[Decoded] = []
-        for frame in frames:
-            one = Decoded(frame.told)
-            told.append(one)
+        works: list[Work] = []
+        places: list[int] = []
+        for place, frame in enumerate(frames):
+            told.append(Decoded(frame.told))
             try:
                 if len(frame.data) > MOST_BYTES:
                     raise SchemaError(TOO_LONG)
                 schema = await self._find(frame.key)
             except SchemaError as error:
-                one.error = str(error)
+                told[place].error = str(error)
                 continue
-            one.type = schema.definition.kind
+            told[place].type = schema.definition.kind
             works.append((schema, frame.data, frame.indexes, False))
-            places.append(one)
-        for one, result in zip(places, await self._worker.run(works), strict=True):
-            one.text, one.error = result.data.decode(), result.error
-        return told
+            places.append(place)
+        results = await self._worker.run(works) if works else []
+        for place, result in zip(places, results, strict=False):
+            told[place].text, told[place].error = result.data.decode(), result.error
+        return told if len(results) == len(works) else told[: places[len(results)]]
 
     async def _find(self, key: Key) -> Schema:
         kept = self._registry.kept(key)
@@ -154,22 +169,19 @@ class _Worker:
         self._running = 0
         self._idle: asyncio.TimerHandle | None = None
 
-    async def run(self, works: Sequence[tuple[Schema, bytes, bytes, bool]]) -> list[Result]:
-        """Do works (schema, data, indexes, whether to encode) in their order, in turns with those of others."""
-        results: list[Result] = []
+    async def run(self, works: Sequence[Work]) -> list[Result]:
+        """Do the first of the works, at least one, in turns with those of others."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="schemas")
         loop = asyncio.get_running_loop()
         self._running += 1
         try:
-            while len(results) < len(works):
-                if self._thread is None:
-                    self._thread = ThreadPoolExecutor(1, thread_name_prefix="schemas")
-                results += await loop.run_in_executor(self._thread, self._exchange, works[len(results) :])
+            return await loop.run_in_executor(self._thread, self._exchange, works)
         finally:
             self._running -= 1
             if self._idle is not None:
                 self._idle.cancel()
             self._idle = loop.call_later(_IDLE_S, self._rest)
-        return results
 
     def _rest(self) -> None:
         if not self._running:
@@ -188,25 +200,26 @@ class _Worker:
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 
-    def _exchange(self, works: Sequence[tuple[Schema, bytes, bytes, bool]]) -> list[Result]:
-        """Do the first of the works: not those behind one that ended the process, or took long."""
-        began = time.monotonic()
+    def _exchange(self, works: Sequence[Work]) -> list[Result]:
+        """Do works up to one that ended the process, until they have taken long or made much."""
+        began, size = time.monotonic(), 0
         results: list[Result] = []
         for work in works:
             results.append(self._ask(*work))
-            if self._process is None or time.monotonic() - began > _TURN_S:
+            size += len(results[-1].data)
+            if self._process is None or size > _TOGETHER or time.monotonic() - began > _TURN_S:
                 break
         return results
 
     def _ask(self, schema: Schema, data: bytes, indexes: bytes, encode: bool) -> Result:
         if len(self._known) >= _MOST_SCHEMAS:
             self._end()
-        process = self._process or self._start()
-        known = schema.number in self._known
-        self._known.add(schema.number)
-        job = Job(schema.number, data, indexes, encode, None if known else schema.definition)
-        sink, source = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
         try:
+            process = self._process or self._start()
+            known = schema.number in self._known
+            self._known.add(schema.number)
+            job = Job(schema.number, data, indexes, encode, None if known else schema.definition)
+            sink, source = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
             write_frame(sink, msgspec.msgpack.encode(job))
             frame = read_frame(source) if select([source], [], [], _PATIENCE_S)[0] else None
         except OSError:
@@ -214,9 +227,7 @@ class _Worker:
         if frame is not None:
             return msgspec.msgpack.decode(frame, type=Result)
         ended = self._end()
-        if ended == -signal.SIGPROF:
-            return Result(b"", f"it takes more than {MOST_SECONDS:g} s of processor time")
-        return Result(b"", f"it ends the process that decodes ({ended})")
+        return Result(b"", _ENDS.get(ended, f"it ends the process that decodes ({ended})"))
 
     def _start(self) -> subprocess.Popen[bytes]:
         own = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 MOST_SECONDS = 1.0
 """Processor time that a value may take, with its schema the first time."""
+NO_MEMORY = 3
+"""Exit code of the process if a value takes all memory that it may have."""
 
 
 class Definition(Struct, array_like=True):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
 from bridges.console.schemas.codecs import Codec, Unfit, make_codec
-from bridges.console.schemas.jobs import MOST_SECONDS, Job, Result, read_frame, write_frame
+from bridges.console.schemas.jobs import MOST_SECONDS, NO_MEMORY, Job, Result, read_frame, write_frame
 from bridges.extras import remedy
 
 MOST_TEXT = 256 * 1024
@@ -32,7 +33,9 @@ _MODULES = {
 def main() -> None:
     """Answer until standard input ends."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, the machine ends this process, not the node
+    os.nice(10)  # clients of the node come first
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, the machine ends this process first
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     codecs: dict[int, Codec] = {}
@@ -59,6 +62,8 @@ def main() -> None:
                     import_module(module)
             signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)  # no handler: the kernel ends the process
             result = Result(work(job), "")
+        except MemoryError:
+            os._exit(NO_MEMORY)
         except Exception as error:  # noqa: BLE001 - the answer has it: each library raises its own
             result = Result(b"", _reason(error))
         finally:

@@ -26,6 +26,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from anabranch_kit.memory.budget import Kind
+from bridges.console.records import reading
 from bridges.formats.records import Record
 from bridges.node.assembly import Node
 from tests.bridges.console.records.test_reading import Lab
@@ -144,6 +145,28 @@ async def test_what_is_not_decoded_stays_as_it_is_with_the_reason(lab: Lab, fake
     assert all("value" in row or "value_base64" in row for row in rows)
 
 
+async def test_what_grows_when_it_is_decoded_is_held_a_few_at_a_time(
+    lab: Lab, fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = {"name": "n" * 100, "type": "null"}
+    items = {"type": "record", "name": "Empty", "fields": [field]}
+    number = fake.register("t-value", {"type": "array", "items": items})
+    await lab.put(0, *(Record(None, framed(number, b"\xd0\x0f\0"), timestamp=at) for at in range(40)))
+    held: list[int] = []
+    decode = reading._decode
+
+    async def watched(*arguments: Any) -> int:
+        held.append(await decode(*arguments))
+        return held[-1]
+
+    monkeypatch.setattr(reading, "_decode", watched)
+    rows, _ = await lab.ask(decode=True)
+    assert [len(json.loads(row["value_decoded"]["text"])) for row in rows] == [1000] * 40
+    assert len(held) > 10
+    assert max(held) < 512 * 1024
+    assert lab.node.budget.by_kind[Kind.READS] == 0
+
+
 async def test_bytes_that_only_look_like_ids_are_asked_for_a_few_times(lab: Lab, fake: FakeRegistry) -> None:
     await lab.put(0, *(Record(None, framed(one, b"")) for one in range(1000, 1500)))
     rows, _ = await lab.ask(decode=True)
@@ -223,6 +246,24 @@ async def test_without_a_registry_nothing_is_decoded_and_schemas_are_refused(tmp
         assert "value_decoded" not in rows[0]
         status, told = await produce(lab, '{"value": 1}\n', value_schema="t-value")
         assert (status, told["error"]) == (400, "this node has no schema registry: set schemas.registry")
+    finally:
+        await node.stop()
+
+
+async def test_who_may_not_read_a_topic_sees_nothing_decoded(tmp_path: Path, fake: FakeRegistry) -> None:
+    node = Node(settings_of(tmp_path, schemas__registry=fake.url, auth__rules="deny"), fronts=[])
+    await node.start()
+    await node.catalog.create_topic("t", 1)
+    try:
+        await Lab(node).put(0, Record(None, framed(fake.register("t-value", ORDER), b"\x06\0")))
+        url = f"http://{node.addresses['console']}/api/topics/t"
+        async with aiohttp.ClientSession() as session:
+            for path in ("/records?decode=true", "/partitions/0/records/0"):
+                async with session.get(url + path) as answer:
+                    assert answer.status == 403
+            async with session.post(f"{url}/records?value_schema=t-value", data=b'{"value": {"id": 1}}') as answer:
+                assert answer.status == 403
+        assert fake.asked == []
     finally:
         await node.stop()
 

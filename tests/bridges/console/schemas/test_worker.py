@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from bridges.console.schemas import decoding
-from bridges.console.schemas.decoding import _Worker
+from bridges.console.schemas.decoding import Work, _Worker
 from bridges.console.schemas.jobs import Definition, Result
 from bridges.console.schemas.registry import Schema
 
@@ -66,13 +67,20 @@ def worker() -> Iterator[_Worker]:
     one.close()
 
 
+async def run(worker: _Worker, works: list[Work]) -> list[Result]:
+    results: list[Result] = []
+    while len(results) < len(works):
+        results += await worker.run(works[len(results) :])
+    return results
+
+
 async def decode(worker: _Worker, by: Schema, *values: bytes) -> list[Result]:
-    return await worker.run([(by, value, b"", False) for value in values])
+    return await run(worker, [(by, value, b"", False) for value in values])
 
 
 async def encode(worker: _Worker, by: Schema, *values: object) -> list[Result]:
     texts = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
-    return await worker.run([(by, text, b"", True) for text in texts])
+    return await run(worker, [(by, text, b"", True) for text in texts])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +179,7 @@ LIST = schema("AVRO", {"type": "record", "name": "L", "fields": [{"name": "next"
         (
             schema("AVRO", {"type": "array", "items": "null"}),
             b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0",
-            "MemoryError|second",
+            "too much memory|second",
         ),
         (schema("JSON", {"pattern": "^(a+)+$"}), json.dumps("a" * 40 + "b").encode(), "1 s of processor time"),
         (schema("JSON", {"type": "array"}), b"[" * 100_000 + b"]" * 100_000, "RecursionError"),
@@ -181,8 +189,8 @@ LIST = schema("AVRO", {"type": "record", "name": "L", "fields": [{"name": "next"
 )
 async def test_a_bomb_costs_its_own_record_alone(worker: _Worker, by: Schema, bomb: bytes, reason: str) -> None:
     good = schema("AVRO", '"int"')
-    before, failed, after = await worker.run(
-        [(good, b"\2", b"", False), (by, bomb, b"", False), (good, b"\4", b"", False)]
+    before, failed, after = await run(
+        worker, [(good, b"\2", b"", False), (by, bomb, b"", False), (good, b"\4", b"", False)]
     )
     assert (before.data, after.data) == (b"1", b"2")
     assert any(one in failed.error for one in reason.split("|")), failed.error
@@ -203,6 +211,15 @@ async def test_a_process_gets_so_many_schemas(worker: _Worker, monkeypatch: pyte
     results = [(await decode(worker, by, b"\2"))[0].data for by in [*some, *some]]
     assert results == [b"1"] * 10
     assert len(worker._known) <= 2
+
+
+async def test_a_process_that_does_not_start_is_a_sentence(worker: _Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/missing")
+        (result,) = await decode(worker, schema("AVRO", '"int"'), b"\2")
+    assert result.error == "the process that decodes does not start"
+    assert (await decode(worker, schema("AVRO", '"int"'), b"\2"))[0].data == b"1"
 
 
 async def test_what_is_not_installed_is_named_with_its_remedy(
