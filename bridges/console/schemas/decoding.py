@@ -147,15 +147,13 @@ class Decoder:
         return told if len(results) == len(works) else told[: places[len(results)]]
 
     async def _find(self, key: Key) -> Schema:
-        kept = self._registry.kept(key)
-        if isinstance(kept, Schema):
-            return kept
-        if kept is None and self._misses >= _MOST_MISSES:
+        is_new = self._registry.kept(key) is None
+        if is_new and self._misses >= _MOST_MISSES:
             raise SchemaError(f"not asked for: {_MOST_MISSES} others of this answer are no schemas")
         try:
             return await self._registry.find(key)
         except SchemaError:
-            self._misses += kept is None
+            self._misses += is_new
             raise
 
 

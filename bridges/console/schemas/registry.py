@@ -97,7 +97,7 @@ class Registry:
         self._url = parts._replace(netloc=host).geturl().rstrip("/")
         self._ca = ca
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-        user, _, password = unquote(login).partition(":")
+        user, password = (unquote(one) for one in login.partition(":")[::2])
         if user:
             told = base64.b64encode(f"{user}:{password}".encode()).decode()
             self._headers["Authorization"] = f"Basic {told}"
@@ -133,7 +133,6 @@ class Registry:
         return found
 
     async def _ask(self, key: Key) -> Schema | str:
-        lasting = self._clock() + PAUSE_S
         try:
             async with asyncio.timeout(2 * PATIENCE_S):
                 if isinstance(key, str):
@@ -145,7 +144,7 @@ class Registry:
                     answer.id = key
                 references = await self._follow(answer)
         except SchemaError as error:
-            self._keep(key, _Kept(str(error), lasting))
+            self._keep(key, _Kept(str(error), self._clock() + PAUSE_S))
             return str(error)
         except (OSError, ValueError, TimeoutError) as error:
             reason = f"the schema registry {self._url} fails: {error or 'it is too slow'}"
@@ -153,7 +152,7 @@ class Registry:
             return reason
         definition = Definition(answer.schema_type or "AVRO", answer.schema, references)
         schema = Schema(next(self._numbers), answer.id, definition)
-        self._keep(key, _Kept(schema, lasting if isinstance(key, str) else float("inf")))
+        self._keep(key, _Kept(schema, self._clock() + PAUSE_S if isinstance(key, str) else float("inf")))
         return schema
 
     async def _follow(self, answer: _Answer) -> dict[str, str]:

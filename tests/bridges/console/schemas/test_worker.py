@@ -30,6 +30,7 @@ ORDER = {
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "day", "type": {"type": "int", "logicalType": "date"}},
         {"name": "who", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "raw", "type": {"type": "fixed", "name": "Raw", "size": 3}},
         {"name": "rates", "type": {"type": "map", "values": "double"}},
         {"name": "tags", "type": {"type": "array", "items": {"type": "enum", "name": "Tag", "symbols": ["A", "B"]}}},
     ],
@@ -42,6 +43,7 @@ VALUE = {
     "at": "2026-01-02T03:04:05.678000+00:00",
     "day": "2026-01-02",
     "who": "12345678-1234-5678-1234-567812345678",
+    "raw": "\u00fe\u0000a",
     "rates": {"x": 1.5},
     "tags": ["A", "B"],
 }
