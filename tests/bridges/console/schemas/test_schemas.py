@@ -7,7 +7,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,7 +26,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from anabranch_kit.memory.budget import Kind
-from bridges.console.records import reading
+from bridges.console.schemas.decoding import Decoded, Decoder, Frame
 from bridges.formats.records import Record
 from bridges.node.assembly import Node
 from tests.bridges.console.records.test_reading import Lab
@@ -153,13 +153,14 @@ async def test_what_grows_when_it_is_decoded_is_held_a_few_at_a_time(
     number = fake.register("t-value", {"type": "array", "items": items})
     await lab.put(0, *(Record(None, framed(number, b"\xd0\x0f\0"), timestamp=at) for at in range(40)))
     held: list[int] = []
-    decode = reading._decode
+    decode = Decoder.decode
 
-    async def watched(*arguments: Any) -> int:
-        held.append(await decode(*arguments))
-        return held[-1]
+    async def watched(decoder: Decoder, frames: Sequence[Frame]) -> list[Decoded]:
+        told = await decode(decoder, frames)
+        held.append(sum(len(one.text) for one in told))
+        return told
 
-    monkeypatch.setattr(reading, "_decode", watched)
+    monkeypatch.setattr(Decoder, "decode", watched)
     rows, _ = await lab.ask(decode=True)
     assert [len(json.loads(row["value_decoded"]["text"])) for row in rows] == [1000] * 40
     assert len(held) > 10
