@@ -35,7 +35,7 @@ _MOST_MISSES = 20
 _MOST_SCHEMAS = 200
 """Schemas that a process gets."""
 _IDLE_S = 60.0
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 _TURN_S = 0.05
 _TOGETHER = 256 * 1024
 """Seconds, and bytes made, after which the works of others come first."""
