@@ -125,6 +125,7 @@ class TopicCopy:
         """What has changed, by partition."""
         self._to_compare: set[int] = set()
         self._known: dict[int, _Known] = {}
+        self._closed = False
         self._works: SharedWorks[int, None] = SharedWorks()
         """The task of each partition with changes, and that of a comparison."""
 
@@ -151,6 +152,7 @@ class TopicCopy:
         self.compare()
 
     async def close(self) -> None:
+        self._closed = True  # other fronts may still commit positions
         for task in self._works.tasks:
             task.cancel()
         await self._works.drain()
@@ -171,7 +173,7 @@ class TopicCopy:
 
     @property
     def _partitions(self) -> int | None:
-        topic = self._node.catalog.topics.get(self.topic)
+        topic = None if self._closed else self._node.catalog.topics.get(self.topic)
         return len(topic.partitions) if topic is not None and topic.kind is TopicKind.INTERNAL else None
 
     # --- what may have hidden a change ------------------------------------------------------------------------------

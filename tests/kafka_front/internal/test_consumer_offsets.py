@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kafka_front.service.internal.topic_copy import partition_of
+from bridges.catalog.topics.topic import TopicKind
+from kafka_front.service.internal.offsets import GroupOffsets
+from kafka_front.service.internal.topic_copy import TopicCopy, partition_of
 from tests.kafka_front.internal.reader import TOPIC, Reader, offset_of, position_key
 from tests.kafka_front.node_lab import serving
 from tests.kit.waiting import wait_until
@@ -110,6 +115,17 @@ async def test_a_change_of_which_the_topic_has_not_heard_is_told_later(tmp_path:
     if event == "the node starts again":
         async with serving(tmp_path) as node:
             await asyncio.to_thread(check, str(node.addresses["kafka"]))
+
+
+async def test_nothing_is_begun_after_the_end() -> None:
+    """Other fronts may stop later, and their clients commit positions until then."""
+    topic = SimpleNamespace(partitions=[None] * 50, kind=TopicKind.INTERNAL)
+    node: Any = SimpleNamespace(catalog=SimpleNamespace(topics={TOPIC: topic}), progress=None)
+    copy = TopicCopy(node, GroupOffsets(node.progress), AsyncMock())
+    await copy.close()
+    before = asyncio.all_tasks()
+    copy.changed("g")
+    assert asyncio.all_tasks() == before
 
 
 async def test_positions_of_a_deleted_topic_are_told_as_gone(tmp_path: Path) -> None:
