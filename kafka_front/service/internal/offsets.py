@@ -1,6 +1,6 @@
 """``__consumer_offsets``: the positions of groups, and the groups that clients have joined.
 
-Positions have version 3 of their record: brokers since 4.1 write version 4 (with the topic's id), which older tools do
+Positions have version 3 of their record. A broker of 4.4 writes version 4 (with the topic's id), which older tools do
 not read. Positions that are pending are not shown before their transaction is committed.
 """
 
