@@ -30,6 +30,8 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
 _MOST_LAST = 1000
 _WAITING = 1000
 """Lines that wait to be printed."""
+_INTERRUPT_S = 5.0
+"""Interval at which the command is interrupted until it ends."""
 _COMMIT_S = 1.0
 """Interval at which the positions of a group are committed."""
 
@@ -108,8 +110,9 @@ def command(
         lines = _newest(lines, newest)
     # Of one topic the node counts them, and its answer is read to the end.
     left = cast("int | None", filters["limit"]) if len(topics) > 1 or member is not None else None
+    over = threading.Event()
     if follow:
-        threading.Thread(target=_interrupt_without_reader, daemon=True).start()
+        threading.Thread(target=_interrupt_without_reader, args=(over,), daemon=True).start()
     can_interrupt = threading.current_thread() is threading.main_thread()  # no other is interrupted
     try:
         for topic, line in lines:
@@ -127,18 +130,24 @@ def command(
                     break
         sys.stdout.buffer.flush()
     except KeyboardInterrupt:
+        over.set()
         client.close()
     if member is not None:
         member.commit(leave=True)
 
 
-def _interrupt_without_reader() -> None:
-    """Interrupt the command when nobody reads its output any more, as head does: a write may come only much later."""
+def _interrupt_without_reader(over: threading.Event) -> None:
+    """Interrupt the command when nobody reads its output any more, as head does: a write may come only much later.
+
+    An interrupt just before a call of the system does not end that call: it is repeated until ``over``.
+    """
     if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
         gone = select.poll()
         gone.register(sys.stdout, 0)
         gone.poll()
         os.kill(os.getpid(), signal.SIGINT)
+        while not over.wait(_INTERRUPT_S):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 @contextmanager
