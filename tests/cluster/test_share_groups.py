@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.load import PATIENCE
@@ -50,3 +50,36 @@ def test_a_group_reads_from_all_owners_and_goes_on_when_one_is_killed(nodes: lis
         call("close", member="m")
     finally:
         driver.close()
+
+
+def test_rejected_records_get_dead_letters_whoever_owns_them_and_the_topic(nodes: list[NodeProcess]) -> None:
+    bootstrap = ",".join(node.kafka for node in nodes)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    letters = NewTopic("dlq.t", 1, config={"errors.deadletterqueue.group.enable": "true"})
+    for made in admin.create_topics([NewTopic("t", PARTITIONS), letters]).values():
+        made.result(PATIENCE)
+    driver = PROGRAM.start()
+    try:
+
+        def call(op: str, **arguments: Any) -> Any:
+            return driver.call({"op": op, "bootstrap": bootstrap, "group": "g", "topic": "t", **arguments})
+
+        call("configure", name="errors.deadletterqueue.topic.name", value="dlq.t")
+        call("configure", name="errors.deadletterqueue.copy.record.enable", value="true")
+        call("configure", name="share.auto.offset.reset", value="earliest")
+        wanted = write(bootstrap, 0, 60)
+        call("open", member="m", records=500)
+        assert len(of("got", call("read", member="m", count=60, kind="REJECT", patience_ms=60_000))) == 60
+        call("close", member="m")
+    finally:
+        driver.close()
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "by-hand"})
+    consumer.assign([TopicPartition("dlq.t", 0, 0)])
+    got: list[str] = []
+    while len(got) < len(wanted):
+        message = consumer.poll(PATIENCE)
+        assert message is not None, sorted(set(wanted) - set(got))
+        if message.error() is None:
+            got.append(message.value().decode())
+    consumer.close()
+    assert sorted(got) == sorted(wanted)

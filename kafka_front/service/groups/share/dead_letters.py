@@ -10,14 +10,16 @@ A letter has headers that name the record, and its key and value if the group's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.awaited import Settle, awaited
 from anabranch_kit.run.clock import now_ms
+from anabranch_kit.run.sliced import SLICE_RECORDS
 from bridges.catalog.topics.topic import TopicExists
 from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
 from bridges.formats import FormatId, format_of
@@ -70,8 +72,7 @@ class DeadLetters:
         self._configs = configs
         self._broker_config = broker_config
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self.written = 0
-        """Number of letters written."""
+        self._memory = node.budget.account(lambda: None)
 
     def topic_of(self, group_id: str) -> str:
         """Return the group's dead letter topic; empty if it has none."""
@@ -129,13 +130,30 @@ class DeadLetters:
 
     async def _write(self, group_id: str, name: str, source: PartitionLog, letter: Letter, offset: int) -> int:
         """Append letters from ``offset`` on in one batch; return the offset of the next. Raises LogError."""
-        catalog = self._node.catalog
         last, originals = letter.last, dict[int, Record]()
         if self._configs.value(group_id, COPY_RECORD) == "true":
             last, originals = await self._read(source, offset, letter.last)
+        held = sum(record.size for record in originals.values())
+        self._memory.take(Kind.READS, held)
+        try:
+            return await self._append(group_id, name, source, letter, offset, last, originals)
+        finally:
+            self._memory.give(Kind.READS, held)
+
+    async def _append(
+        self,
+        group_id: str,
+        name: str,
+        source: PartitionLog,
+        letter: Letter,
+        offset: int,
+        last: int,
+        originals: Mapping[int, Record],
+    ) -> int:
+        catalog = self._node.catalog
         most = min(catalog.effective(name, "max.message.bytes"), _READ_BYTES)
         builder, size = BatchBuilder(), 0
-        while offset <= last:
+        while offset <= last and len(builder) < SLICE_RECORDS:
             record = _letter(group_id, source, letter, offset, originals.get(offset))
             size += record.size + _RECORD_BYTES
             if size > most and len(builder):
@@ -152,7 +170,6 @@ class DeadLetters:
             self._node.partitions.append(name, partition, batch, settle)
 
         await awaited(append)
-        self.written += len(builder)
         return offset
 
     async def _read(self, source: PartitionLog, first: int, last: int) -> tuple[int, dict[int, Record]]:
