@@ -5,7 +5,6 @@ The few places where a node without replicas must differ are marked by ``place.o
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Any
 
@@ -19,6 +18,7 @@ from kafka_front.wire.errors import ErrorCode as E
 from tests.conftest import TEST_SETTINGS
 from tests.kafka_facts import TOPIC_KEYS
 from tests.kafka_front.place import Place, create, fresh, new
+from tests.kit.waiting import until_asked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first use of Kafka's broker fetches it
 
@@ -423,11 +423,12 @@ async def change(place: Place, kind: int, name: str, *operations: tuple[str, int
 
 async def becomes(place: Place, kind: int, name: str, key: str, value: str | None, source: int) -> None:
     """Return when a configuration has a value from a source."""
-    while True:
+
+    async def ask() -> tuple[str | None, int] | None:
         row = (await place.configs(kind, name, key)).get(key)
-        if (None if row is None else (row.value, row.config_source)) == (value, source):
-            return
-        await asyncio.sleep(0.02)
+        return None if row is None else (row.value, row.config_source)
+
+    await until_asked(ask, lambda found: found == (value, source))
 
 
 async def test_what_brokers_without_kerberos_keep_of_it(place: Place) -> None:
@@ -724,13 +725,11 @@ async def test_an_entity_with_a_quota_is_told_client_id_first(place: Place) -> N
 
     (altered,) = (await place.call(1, change(remove=False))).entries
     described = m.DescribeClientQuotasRequest([m.DescribeClientQuotasRequest.ComponentData("user", 0, name)])
-    while not (found := (await place.call(1, described)).entries):
-        await asyncio.sleep(0.02)
+    found = (await until_asked(lambda: place.call(1, described), lambda answer: answer.entries)).entries
     for parts in (altered.entity, found[0].entity):
         assert [(part.entity_type, part.entity_name) for part in parts] == [("client-id", None), ("user", name)]
     await place.call(1, change(remove=True))
-    while (await place.call(1, described)).entries:
-        await asyncio.sleep(0.02)
+    await until_asked(lambda: place.call(1, described), lambda answer: not answer.entries)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -946,13 +945,11 @@ async def test_subscriptions_to_client_metrics_are_kept(place: Place) -> None:
     assert [(one.name, one.value, one.source) for one in rows["metrics"].synonyms] == [
         ("metrics", "org.apache.kafka.", 7)
     ]
-    while not await is_listed(place, name):  # a broker lists it somewhat later
-        await asyncio.sleep(0.02)
+    await until_asked(lambda: is_listed(place, name))  # a broker lists it somewhat later
     for key in ("match", "metrics", "interval.ms"):
         assert await change(place, METRICS, name, (key, DELETE, None)) == E.NONE
     await becomes(place, METRICS, name, "interval.ms", "300000", 5)
-    while await is_listed(place, name):
-        await asyncio.sleep(0.02)
+    await until_asked(lambda: is_listed(place, name), lambda listed: not listed)
 
 
 async def test_list_config_resources(place: Place) -> None:

@@ -12,6 +12,7 @@ from bridges.formats.records import Record
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.kafka_front.place import Place
+from tests.kit.waiting import until_asked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first use of Kafka's broker fetches it
 
@@ -89,8 +90,9 @@ async def test_records_of_a_transaction_count_once_it_has_ended(place: Place, co
     assert await highest(place, topic) == (2, 5)
     assert await highest(place, topic, committed=True) == (-1, -1)
     await asyncio.to_thread(producer.commit_transaction if commit else producer.abort_transaction, 60)
-    while await highest(place, topic, committed=True, versions=VERSIONS[:1]) == (-1, -1):
-        await asyncio.sleep(0.01)  # the marker may come a moment after the answer
+    await until_asked(  # the marker may come a moment after the answer
+        lambda: highest(place, topic, committed=True, versions=VERSIONS[:1]), lambda found: found != (-1, -1)
+    )
     found = await highest(place, topic, committed=True)
     # Kafka counts the marker as a record, which no client is ever given.
     assert found[0] == (2 if place.ours else 3)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.kit.waiting import until, wait_until
+from tests.kit.waiting import until, until_asked, wait_until
 
 
 async def test_a_wait_ends_in_the_turn_in_which_its_condition_holds() -> None:
@@ -29,6 +29,18 @@ async def test_a_missed_deadline_says_what_was_waited_for() -> None:
         await until(lambda: not held, lambda: f"the lock of {held}", seconds=0.01)
     with pytest.raises(AssertionError, match=r"not within 0\.01 s: the lock"):
         wait_until(lambda: not held, "the lock", seconds=0.01, pause=0.001)
+
+
+async def test_a_question_is_asked_until_its_answer_holds() -> None:
+    answers = iter(range(10))
+
+    async def ask() -> int:
+        return next(answers)
+
+    assert await until_asked(ask) == 1
+    assert await until_asked(ask, lambda answer: answer == 4) == 4
+    with pytest.raises(AssertionError, match=r"not within 0 s; the last answer: 5"):
+        await until_asked(ask, lambda answer: answer > 8, seconds=0)
 
 
 def test_what_is_done_meanwhile_may_bring_it_about_or_fail() -> None:

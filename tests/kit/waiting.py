@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import linecache
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FunctionType
 from typing import TypeVar
 
@@ -33,6 +33,19 @@ async def until(condition: Callable[[], T], what: object = None, *, seconds: flo
         turns += 1
         await asyncio.sleep(0 if turns < _TURNS_AT_ONCE else 0.001)
     return found
+
+
+async def until_asked(
+    ask: Callable[[], Awaitable[T]], holds: Callable[[T], object] = bool, *, seconds: float = SECONDS
+) -> T:
+    """Ask again and again until ``holds`` is true of the answer, and return that answer. For what only a question
+    tells, of a client for instance. Raises AssertionError with the last answer at the deadline."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not holds(answer := await ask()):
+        assert loop.time() - began < seconds, f"not within {seconds:g} s; the last answer: {answer}"
+        await asyncio.sleep(0.02)
+    return answer
 
 
 def wait_until(

@@ -13,7 +13,7 @@ from sbp_back.errors import FencedError, SbpError
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.wire.model import AppendRequest, FetchRequest, RangeInfo, Request, SealRangeRequest
-from tests.kit.waiting import until
+from tests.kit.waiting import until, until_asked
 from tests.sbp_back.truth_lab import PD, World, answer_lost, request_lost, world
 from tests.sbp_document.document_lab import write
 
@@ -201,9 +201,7 @@ async def test_a_reader_of_a_dead_range_goes_on_in_the_next(tmp_path: Path) -> N
         await until(lambda: backend.servers[home].server.waiting_fetches > 0)
         assert await write(writer, b"elsewhere") == 1
         assert await watcher.has(1) == b"elsewhere"
-        async with asyncio.timeout(20):
-            while not (found := await poller.fetch_entries(stream_id, 1, 1000)):
-                await asyncio.sleep(0.001)
+        found = await until_asked(lambda: poller.fetch_entries(stream_id, 1, 1000))
         assert [bytes(entry.payload) for entry in found] == [b"elsewhere"]
         assert not range_is_sealed(backend, home, stream_id)
         await watcher.stop()

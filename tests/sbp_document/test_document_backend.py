@@ -28,7 +28,7 @@ from sbp_document import DocumentClient
 from tests.conftest import NodeFactory
 from tests.external.cluster import Load
 from tests.kafka_front.groups.wire_client import WireClient
-from tests.kit.waiting import wait_until
+from tests.kit.waiting import until_asked, wait_until
 from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -228,8 +228,8 @@ def test_retention_and_deletion_reach_the_backend(factory: NodeFactory) -> None:
         assert (await client.list_ranges(0))[0].start == 20
         admin = AdminClient({"bootstrap.servers": node.kafka})
         admin.delete_topics(["t"])["t"].result(30)
-        while (await client.describe_streams([0]))[0].status.code != ErrorCodes.NOT_FOUND:
-            await asyncio.sleep(0.02)
+        gone = ErrorCodes.NOT_FOUND
+        await until_asked(lambda: client.describe_streams([0]), lambda found: found[0].status.code == gone)
         await client.close()
 
     asyncio.run(asyncio.wait_for(deleted(), 60))

@@ -12,6 +12,7 @@ import ydb
 import ydb.aio
 
 from tests.conftest import TEST_SETTINGS
+from tests.kit.waiting import until_asked
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.conftest import LISTEN
 
@@ -161,9 +162,7 @@ async def test_what_is_cold_is_merged(driver: ydb.aio.Driver) -> None:
         set_min_active_partitions=2,
         alter_auto_partitioning_settings=ydb.TopicAlterAutoPartitioningSettings(set_strategy=down),
     )
-    async with asyncio.timeout(PATIENCE):
-        while len(await active(driver, "merged")) > 2:
-            await asyncio.sleep(0.05)
+    await until_asked(lambda: active(driver, "merged"), lambda found: len(found) <= 2, seconds=PATIENCE)
     await write()
     read: dict[str, list[int]] = {}
     async with client.reader("merged", "c") as reader:

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from tests.conftest import NodeFactory
+from tests.kit.waiting import until_asked
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.conftest import LISTEN
 
@@ -46,9 +47,7 @@ async def start_of(driver: ydb.aio.Driver, topic: str) -> int:
 
 async def trimmed(driver: ydb.aio.Driver, topic: str, offset: int) -> None:
     """Return when the topic begins there."""
-    async with asyncio.timeout(PATIENCE):
-        while await start_of(driver, topic) != offset:
-            await asyncio.sleep(0.02)
+    await until_asked(lambda: start_of(driver, topic), lambda start: start == offset, seconds=PATIENCE)
 
 
 async def reached(driver: ydb.aio.Driver) -> None:

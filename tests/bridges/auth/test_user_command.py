@@ -20,6 +20,7 @@ from bridges.node.listening import CONSOLE
 from bridges.node.settings.config import load
 from bridges.node.settings.sections import SettingsError
 from bridges.node.storage.backend import LISTENERS
+from tests.kit.waiting import until_asked
 
 
 def user(*arguments: str, password: bytes = b"", code: int = 0) -> Result:
@@ -77,12 +78,10 @@ async def test_a_node_knows_who_was_added_while_it_runs(tmp_path: Path) -> None:
     try:
         assert await node.authenticator.verify("alice", "wonder") is None
         await asyncio.to_thread(user, "add", "alice", "--data", str(tmp_path / "data"), password=b"wonder\n")
-        while await node.authenticator.verify("alice", "wonder") is None:
-            await asyncio.sleep(0.1)
+        await until_asked(lambda: node.authenticator.verify("alice", "wonder"))
         token = node.authenticator.issue(Principal("User", "alice"), 60, "test")
         await asyncio.to_thread(user, "remove", "alice", "--data", str(tmp_path / "data"))
-        while await node.authenticator.verify("alice", "wonder") is not None:
-            await asyncio.sleep(0.1)
+        await until_asked(lambda: node.authenticator.verify("alice", "wonder"), lambda found: found is None)
         with pytest.raises(TokenError):
             node.authenticator.check(token, "test")
         scraped = render(node.metrics).decode()

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from bridges.formats.kafka import TRANSACTIONAL, encode
@@ -19,6 +20,7 @@ from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.lab import assignment, subscription
 from tests.kafka_front.groups.wire_client import WireClient, commit, delete_offsets, fetch, join, protocols, sync
+from tests.kit.waiting import until_asked
 
 WITHOUT_RIGHTS = {
     ApiKey.API_VERSIONS,
@@ -106,11 +108,9 @@ async def furnish(root: WireClient, home: Home) -> None:
     given = {member: assignment({home.t: [0]})}
     assert (await root.call(5, sync(home.g, member, joined.generation_id, given))).error_code == 0
     for beat in (consumer_beat(home.c, "root", topics=[home.t]), share_beat(home.s, home.t, ROOT)):
-        while not is_assigned(await root.call(1, beat)):
-            await asyncio.sleep(0.05)
+        await until_asked(partial(root.call, 1, beat), is_assigned)
     await root.call(1, share_fetch(home, ROOT))
-    while not (await root.call(0, _share_offsets(home.s))).groups[0].topics:
-        await asyncio.sleep(0.05)
+    await until_asked(lambda: root.call(0, _share_offsets(home.s)), lambda told: told.groups[0].topics)
     begun = await root.when_ready(4, m.InitProducerIdRequest(home.x, 60_000), _NOT_YET)
     home.producer = begun.producer_id, begun.producer_epoch
     await _until(
@@ -125,8 +125,10 @@ async def furnish(root: WireClient, home: Home) -> None:
     ):
         told = await root.call(1, incremental(kind, name, key, value, validate_only=False))
         assert told.responses[0].error_code == 0, told.responses[0].error_message
-    while {home.g, home.m} - {one.resource_name for one in (await _config_resources(root)).config_resources}:
-        await asyncio.sleep(0.05)
+    await until_asked(
+        lambda: _config_resources(root),
+        lambda told: {home.g, home.m} <= {one.resource_name for one in told.config_resources},
+    )
 
 
 async def _config_resources(root: WireClient) -> Any:

@@ -35,6 +35,7 @@ from tests import databases
 from tests.kafka_front.groups import wire_client as w
 from tests.kafka_front.groups.lab import assignment, subscription
 from tests.kafka_front.groups.wire_client import WireClient
+from tests.kit.waiting import until_asked
 
 pytestmark = pytest.mark.timeout(600)  # the first use of Kafka's broker fetches it
 
@@ -116,8 +117,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def rebalancing(client: WireClient, group: str, member_id: str, generation: int) -> None:
     """Return when the group has entered the join phase."""
-    while (await client.call(4, w.heartbeat(group, member_id, generation))).error_code == ErrorCode.NONE:
-        await asyncio.sleep(0.01)
+    beat = w.heartbeat(group, member_id, generation)
+    await until_asked(lambda: client.call(4, beat), lambda answer: answer.error_code != ErrorCode.NONE)
 
 
 async def form(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import RangeServerCheck, ask_who, range_server_name
-from tests.kit.waiting import until
+from tests.kit.waiting import until, until_asked
 from tests.sbp_document.document_lab import write
 
 STORE = StoreOptions(segment_bytes=64 << 10, durability="os", low_water_bytes=0)
@@ -131,8 +130,9 @@ async def test_a_deletion_is_not_told_to_whoever_is_at_the_address(tmp_path: Pat
         assert await both.pd.driver.run(lambda tx: tx.deletions_of_server(home, 10)) == [stream_id], "still to be told"
         await both.start_server(home, ("127.0.0.1", 0))
         await until(lambda: not any(key[0] == stream_id for key in both.servers[home].store.ranges))
-        while await both.pd.driver.run(lambda tx: tx.deletions_of_server(home, 10)):
-            await asyncio.sleep(0.001)
+        await until_asked(
+            lambda: both.pd.driver.run(lambda tx: tx.deletions_of_server(home, 10)), lambda found: not found
+        )
 
 
 async def test_a_connection_to_another_server_is_refused_with_a_sentence(tmp_path: Path) -> None:

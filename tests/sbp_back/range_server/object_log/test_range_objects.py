@@ -33,7 +33,7 @@ from sbp_back.range_server.object_log.range_objects.range_object import (
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.tcp_carrier import tcp_connector
 from sbp_back.wire import model as m
-from tests.kit.waiting import until
+from tests.kit.waiting import until, until_asked
 from tests.sbp_back.range_server.object_log.object_harness import (
     Faults,
     all_indexed,
@@ -578,9 +578,7 @@ async def test_the_placement_driver_is_told_of_objects_over_the_wire(tmp_path: P
         async def known() -> list[m.ObjectInfo]:
             return await embedded.placement_driver.run(lambda tx: tx.objects_of_stream(stream_id))
 
-        async with asyncio.timeout(20):
-            while len(told := await known()) < 2:
-                await asyncio.sleep(0.01)
+        told = await until_asked(known, lambda found: len(found) >= 2)
         host, port = embedded.addresses[RANGE_SERVER_LISTENER]
         info = m.RangeServerInfo(embedded.range_server.info.server_id, f"{host}:{port}")
         there = tcp_connector()(info)
@@ -597,8 +595,6 @@ async def test_the_placement_driver_is_told_of_objects_over_the_wire(tmp_path: P
                 break
         await there.close()
         await embedded.client.trim(stream_id, 40)
-        async with asyncio.timeout(20):
-            while await known():
-                await asyncio.sleep(0.01)
+        await until_asked(known, lambda found: not found)
     finally:
         await embedded.close()
