@@ -35,7 +35,6 @@ NEEDED: dict[str, tuple[int, str]] = {
     "bridges/cluster/test_marks.py": (4, FAULT),
     "bridges/cluster/test_taking_over.py": (3, FAULT),
     "bridges/commands/test_contexts.py": (1, PART),
-    "bridges/console/clients/test_clients_over_http.py": (1, PART),
     "bridges/console/records/test_json_records.py": (1, SPEED),
     "bridges/console/records/test_rendering.py": (1, PART),
     "bridges/console/schemas/test_registry.py": (4, BOUND),

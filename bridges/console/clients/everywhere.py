@@ -144,7 +144,7 @@ class ClientsEverywhere:
         self._clients = clients
         self._owners = owners
         self._peers = peers
-        peers.serve(_CLIENTS, Choice, self._answer)
+        peers.serve(_CLIENTS, Choice, self.answer)
         peers.serve(_END, _End, self._end_here)
 
     async def find(self, choice: Choice) -> Found:
@@ -172,7 +172,7 @@ class ClientsEverywhere:
 
     # --- at each node -------------------------------------------------------------------------------------------------
 
-    async def _answer(self, choice: Choice) -> Found:
+    async def answer(self, choice: Choice) -> Found:
         return await self._find_here(choice, ANSWER_BYTES)
 
     async def _find_here(self, choice: Choice, room: float = inf) -> Found:

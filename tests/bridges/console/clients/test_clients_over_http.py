@@ -98,7 +98,7 @@ async def test_an_answer_is_bounded_and_says_how_many_more_there_are(lab: Lab, m
     monkeypatch.setattr(everywhere, "ANSWER_BYTES", 20_000)
     for number in range(1000):
         enter(lab, f"{number}" + "x" * 5000, port=number).read("open", number % 1)
-    found = await lab.node.floors.host.clients_everywhere._answer(everywhere.Choice("open"))
+    found = await lab.node.floors.host.clients_everywhere.answer(everywhere.Choice("open"))
     assert len(found.clients) + found.more == 1000
     assert len(found.clients) < 100
     assert max(len(one.name) for one in found.clients) == 256
@@ -128,6 +128,6 @@ async def test_of_very_many_connections_those_up_to_the_page_are_described_and_s
     status, page = await lab.ask("GET", "/api/topics/open/clients?limit=50&direction=writes")
     assert (page["total"], page["next"], len(described)) == (100, 50, 50)
     # So does a node that another one asks: what it sends are its busiest.
-    found = await lab.node.floors.host.clients_everywhere._answer(everywhere.Choice(most=5))
+    found = await lab.node.floors.host.clients_everywhere.answer(everywhere.Choice(most=5))
     assert [one.name for one in found.clients] == [f"app-{2_999 - number:04}" for number in range(5)]
     assert (found.total, found.more) == (3_000, 0)
