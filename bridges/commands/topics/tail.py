@@ -27,6 +27,8 @@ from bridges.commands.failure import EXIT_USAGE, Failed, fail
 
 Line = dict[str, Any]
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\", "0": b"\0"}
+_PLACES = {"beginning": "earliest", "start": "earliest", "end": "latest"}
+"""Other tools' words for a place."""
 _MOST_LAST = 1000
 _WAITING = 1000
 """Lines that wait to be printed."""
@@ -46,9 +48,9 @@ _COMMIT_S = 1.0
     "start",
     default=None,
     metavar="PLACE",
-    help="First record: 'earliest', 'latest', an offset, a time such as 2026-01-31T12:00:00Z (default: UTC), or -N "
-    "for the newest N (default: latest with --follow, else earliest). With --group: 'earliest' (the default) or "
-    "'latest', where the group has no position.",
+    help="First record: 'earliest' ('beginning', 'start'), 'latest' ('end'), an offset, a time such as "
+    "2026-01-31T12:00:00Z (default: UTC) or @MILLISECONDS, or -N for the newest N (default: latest with --follow, "
+    "else earliest). With --group: 'earliest' (the default) or 'latest', where the group has no position.",
 )
 @click.option(
     "--group",
@@ -90,6 +92,7 @@ def command(
     if keys:
         template = r"%p\t%o\t%k\t%s\n"
     topics = tuple(dict.fromkeys(topics))
+    start = None if start is None else _PLACES.get(start, start)
     member = None
     if group is not None:
         if start not in (None, "earliest", "latest") or any(filters[name] for name in ("text", "key", "header")):
@@ -97,7 +100,7 @@ def command(
         member = _Member(client, group, topics)
     paths, newest = {}, 0
     for topic in topics:
-        place = _place(client, start, follow) if member is None else {"at": member.places(topic, partition, start)}
+        place = _place(start, follow) if member is None else {"at": member.places(topic, partition, start)}
         newest = int(place["limit"]) if "order" in place else 0
         query = {"partition": partition, "follow": "true" if follow else None, **filters, **place}
         query["decode"] = None if raw else "true"
@@ -288,13 +291,15 @@ def _print(
     return True
 
 
-def _place(client: NodeClient, start: str | None, follow: bool) -> dict[str, str]:
+def _place(start: str | None, follow: bool) -> dict[str, str]:
     """Return the part of the query that says where to begin."""
     offset = start or ("latest" if follow else "earliest")
     if offset in ("earliest", "latest") or offset.isdigit():
         return {"offset": offset}
     if re.fullmatch(r"-\d+", offset) and 0 < -int(offset) <= _MOST_LAST and not follow:
         return {"order": "newest", "limit": offset[1:]}
+    if said := re.fullmatch(r"s?@(\d+)", offset):
+        return {"since_ms": said[1]}
     if (moment := parse_time(offset)) is None:
         kinds = f"'earliest', 'latest', an offset, a time, or -N (at most {_MOST_LAST}, without --follow)"
         fail(f"--from {offset!r} is none of {kinds}", EXIT_USAGE)

@@ -71,8 +71,10 @@ function form(title, word, parts, act) {
   } }, parts, problem, h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main" }, word))));
 }
 
+const opened = (form) => form().catch((error) => note(error.message, true));
+
 // `like` is the topic that a clone has partitions and configuration of.
-export async function newTopic(done, like = null) {
+export const newTopic = (done, like = null) => opened(async () => {
   const config = fields(await meanings(), like ? like.config : {});
   const name = h("input", { required: true, maxLength: 249, autocomplete: "off", value: like ? like.name + "-copy" : "" });
   const partitions = h("input", { type: "number", min: 1, value: like ? like.partition_count : 1 });
@@ -83,11 +85,11 @@ export async function newTopic(done, like = null) {
     await send("POST", "/api/topics", { name: name.value, partitions: Number(partitions.value), config: config.read() });
     note(`made ${name.value}`); done(name.value);
   });
-}
+});
 
 export function config({ element, path, name, refresh }) {
   const list = h("div", {}), button = (word, act, kind = "plain") => h("button", { type: "button", class: kind, onclick: act }, word);
-  element.append(card("Configuration", h("div", { class: "bar" }, button("Change…", () => change(), "main"), button("Clone…", () => newTopic((made) => { location.hash = "#/topic/" + part(made); }, last)), button("Empty…", empty, "danger"), button("Delete the topic…", remove, "danger")), list));
+  element.append(card("Configuration", h("div", { class: "bar" }, button("Change…", () => last && opened(change), "main"), button("Clone…", () => last && newTopic((made) => { location.hash = "#/topic/" + part(made); }, last)), button("Empty…", empty, "danger"), button("Delete the topic…", remove, "danger")), list));
   let last = null;
   async function look() {
     last = await get(path + "?limit=1");

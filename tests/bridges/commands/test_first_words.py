@@ -38,6 +38,9 @@ def test_lines_with_key_and_headers_are_printed_as_kcat_does(one: NodeProcess) -
     assert told == b"things [0] at 0: id(2) a=1,b=x=y = one%(3)\nthings [0] at 1: id(2) a=1,b=x=y = two%(3)\n"
     assert ok("consume", "things", "-o", "1", node=one) == b"two\n"
     assert ok("consume", "things", "-o", "-1", node=one) == b"two\n"
+    for beginning in ("beginning", "start", "s@0", "@0"):
+        assert ok("consume", "things", "-o", beginning, "-c", "1", node=one) == b"one\n"
+    assert ok("consume", "things", "-o", "end", node=one) == b""
     assert ok("consume", "things", "--from", "2001-01-01T00:00:00Z", "-c", "1", node=one) == b"one\n"
     assert ok("consume", "things", "--from", "2099-01-01", node=one) == b""
     assert run("consume", "things", "-o", "soon", node=one).returncode == 2
