@@ -75,10 +75,13 @@ def test_following_ends_when_nobody_reads_it_any_more(one: NodeProcess) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consume:
         assert consume.stdout is not None
         assert consume.stderr is not None
-        assert consume.stdout.readline() == b"only\n"
-        consume.stdout.close()  # and no record comes that could not be written
-        assert consume.wait(30) == 0
-        assert consume.stderr.read() == b""
+        try:
+            assert consume.stdout.readline() == b"only\n"
+            consume.stdout.close()  # and no record comes that could not be written
+            assert consume.wait(30) == 0
+            assert consume.stderr.read() == b""
+        finally:
+            consume.kill()
 
 
 def test_names_of_the_node_and_of_contexts_are_completed(one: NodeProcess, tmp_path: Path) -> None:
