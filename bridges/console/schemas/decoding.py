@@ -35,6 +35,7 @@ _MOST_MISSES = 20
 _MOST_SCHEMAS = 200
 """Schemas that a process gets."""
 _IDLE_S = 60.0
+"""Seconds after which a process without work ends, and a schema that is none is tried again."""
 _PATIENCE_S = 60.0
 _TURN_S = 0.05
 _TOGETHER = 256 * 1024
@@ -164,6 +165,7 @@ class _Worker:
         self._thread: ThreadPoolExecutor | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._known: set[int] = set()
+        self._broken: dict[int, tuple[float, Result]] = {}
         self._running = 0
         self._idle: asyncio.TimerHandle | None = None
 
@@ -210,15 +212,26 @@ class _Worker:
         return results
 
     def _ask(self, schema: Schema, data: bytes, indexes: bytes, encode: bool) -> Result:
+        until, broken = self._broken.get(schema.number, (0.0, Result(b"", "")))
+        if until > time.monotonic():
+            return broken
         if len(self._known) >= _MOST_SCHEMAS:
             self._end()
+        if schema.number not in self._known:
+            result = self._call(Job(schema.number, b"", b"", False, schema.definition))
+            if result.error:
+                if len(self._broken) >= _MOST_SCHEMAS:
+                    self._broken.clear()
+                self._broken[schema.number] = (time.monotonic() + _IDLE_S, result)
+                return result
+            self._known.add(schema.number)
+        return self._call(Job(schema.number, data, indexes, encode, None))
+
+    def _call(self, job: Job) -> Result:
         try:
             process = self._process or self._start()
-            known = schema.number in self._known
-            self._known.add(schema.number)
-            job = Job(schema.number, data, indexes, encode, None if known else schema.definition)
-            sink, source = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
-            write_frame(sink, msgspec.msgpack.encode(job))
+            write_frame(cast("BinaryIO", process.stdin), msgspec.msgpack.encode(job))
+            source = cast("BinaryIO", process.stdout)
             frame = read_frame(source) if select([source], [], [], _PATIENCE_S)[0] else None
         except OSError:
             frame = None

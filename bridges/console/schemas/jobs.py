@@ -7,7 +7,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 MOST_SECONDS = 1.0
-"""Processor time that a value may take, with its schema the first time."""
+"""Processor time that a value, or a schema, may take."""
 NO_MEMORY = 3
 """Exit code of the process if a value takes all memory that it may have."""
 
@@ -21,7 +21,7 @@ class Definition(Struct, array_like=True):
 
 
 class Job(Struct, array_like=True):
-    """Bytes to decode, or JSON to ``encode``, by the schema ``number``; its definition comes along the first time."""
+    """Bytes to decode, or JSON to ``encode``, by the schema ``number``; or only its definition, which comes before."""
 
     number: int
     data: bytes

@@ -39,13 +39,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     codecs: dict[int, Codec] = {}
-    reasons: dict[int, str] = {}
 
     def work(job: Job) -> bytes:
         if job.definition is not None:
             codecs[job.number] = make_codec(job.definition.kind, job.definition.text, job.definition.references)
-        elif job.number in reasons:
-            raise Unfit(reasons[job.number])
+            return b""
         codec = codecs[job.number]
         if job.encode:
             return codec.encode(job.data.decode())
@@ -68,8 +66,6 @@ def main() -> None:
             result = Result(b"", _reason(error))
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-        if job.definition is not None and job.number not in codecs:
-            reasons[job.number] = result.error  # a schema that is none is read once
         write_frame(sink, msgspec.msgpack.encode(result))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import count
@@ -222,6 +223,25 @@ async def test_a_process_that_does_not_start_is_a_sentence(worker: _Worker, monk
         (result,) = await decode(worker, schema("AVRO", '"int"'), b"\2")
     assert result.error == "the process that decodes does not start"
     assert (await decode(worker, schema("AVRO", '"int"'), b"\2"))[0].data == b"1"
+
+
+async def test_a_schema_that_ends_the_process_is_tried_again_after_a_pause_only(
+    worker: _Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "fastavro.py").write_text("import os\nos._exit(9)")
+    worker.close()
+    by, starts, popen = schema("AVRO", '"int"'), [], subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        starts.append(arguments)
+        return popen(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{tmp_path}:.")
+        patch.setattr(subprocess, "Popen", start)
+        results = await decode(worker, by, *[b"\2"] * 5)
+    assert [one.error for one in results] == ["it ends the process that decodes (9)"] * 5
+    assert len(starts) == 1
 
 
 async def test_what_is_not_installed_is_named_with_its_remedy(
