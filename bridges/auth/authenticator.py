@@ -18,8 +18,8 @@ from msgspec import Struct
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS, Principal
 from bridges.auth.comparisons import AuthenticationBusy, Comparisons
-from bridges.auth.kerberos import Kerberos, KerberosExchange, KerberosOptions
-from bridges.auth.oauth import OAuth, OAuthOptions
+from bridges.auth.external.kerberos import Kerberos, KerberosExchange, KerberosOptions
+from bridges.auth.external.oauth import OAuth, OAuthOptions
 from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
 from bridges.auth.private_file import stamp
 from bridges.auth.scram import ScramError, ScramExchange, ScramKeys, Shape, shapes_of

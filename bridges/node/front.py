@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from msgspec import Struct
 
 from anabranch_kit.net.address import Address
-from bridges.auth.kerberos import KerberosOptions
+from bridges.auth.external.kerberos import KerberosOptions
 from bridges.catalog.views.groups import CONSUMERS, GroupDirectory
 from bridges.entry_points import entry_points
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND

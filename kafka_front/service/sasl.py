@@ -20,9 +20,10 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from bridges.auth import Principal, kerberos
+from bridges.auth import Principal
 from bridges.auth.authenticator import AuthenticationBusy
-from bridges.auth.kerberos import KerberosError, KerberosExchange
+from bridges.auth.external import kerberos
+from bridges.auth.external.kerberos import KerberosError, KerberosExchange
 from bridges.auth.scram import MECHANISMS, ScramError, ScramExchange
 from bridges.auth.sessions import ENDED, Session
 from bridges.auth.tokens import TokenError

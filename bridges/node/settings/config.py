@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from anabranch_kit.net.address import Address
 from bridges.auth.authenticator import AuthOptions
-from bridges.auth.kerberos import KerberosOptions
-from bridges.auth.oauth import OAuthOptions
+from bridges.auth.external.kerberos import KerberosOptions
+from bridges.auth.external.oauth import OAuthOptions
 from bridges.backends import OURS, BackendError, spoken
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topics.config import validate

@@ -6,7 +6,7 @@ import re
 from typing import ClassVar, Literal
 
 from anabranch_kit.net.address import Address
-from bridges.auth.kerberos import LocalNames
+from bridges.auth.external.kerberos import LocalNames
 from bridges.node.settings.setting import DatabaseUrl, Duration, HttpUrl, Section, Size, SizeOrNone, setting
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+")

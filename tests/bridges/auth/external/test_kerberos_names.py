@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridges.auth.kerberos import KerberosError, LocalNames
+from bridges.auth.external.kerberos import KerberosError, LocalNames
 
 
 @pytest.mark.parametrize(

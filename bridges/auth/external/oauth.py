@@ -1,6 +1,6 @@
 """Tokens of an external issuer, with which users of a single sign-on log in (RFC 7519, RFC 9068; KIP-255, KIP-768).
 
-An authorization server signs such a token; the node knows its public keys (:mod:`bridges.auth.jwks`). Accepted are only
+An authorization server signs such a token; the node knows its public keys (:mod:`.jwks`). Accepted are only
 asymmetric signatures, of tokens made for this node that have not expired. Kafka clients present them with OAUTHBEARER;
 every protocol that accepts the node's tokens accepts these too.
 """
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import principal_named
-from bridges.auth.jwks import KeySet
+from bridges.auth.external.jwks import KeySet
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenExpired
 
 LONGEST_TOKEN = 32 * 1024

@@ -21,8 +21,8 @@ from anabranch_kit.net.http_get import MOST_BYTES
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import Principal
 from bridges.auth.authenticator import Authenticator, AuthOptions
-from bridges.auth.jwks import KeySet, parse
-from bridges.auth.oauth import LONGEST_TOKEN, OAuth, OAuthOptions
+from bridges.auth.external.jwks import KeySet, parse
+from bridges.auth.external.oauth import LONGEST_TOKEN, OAuth, OAuthOptions
 from bridges.auth.tokens import KeysError, TokenError, TokenExpired
 from tests.logins import AUDIENCE, ISSUER, Logins
 

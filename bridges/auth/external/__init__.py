@@ -1,0 +1,1 @@
+"""Users whom somebody else has authenticated: a server of logins (OAuth), or a Kerberos realm."""
