@@ -133,8 +133,9 @@ def command(
                     break
         sys.stdout.buffer.flush()
     except KeyboardInterrupt:
-        over.set()
         client.close()
+    finally:
+        over.set()
     if member is not None:
         member.commit(leave=True)
 
