@@ -26,6 +26,7 @@ from tests.node_process import NodeProcess
 Run = Callable[[NodeProcess | JavaServer, Path], str]
 APPLICATIONS: dict[str, Run] = {
     "streams": streams.run,
+    "streams-groups": streams.run_in_streams_group,
     "connect": connect.run,
     "debezium": debezium.run,
     "flink": partial(copies.run, "flink"),

@@ -89,12 +89,17 @@ def _compacted(bootstrap: str, changelog: str, written: int) -> int:
             raise WentWrong(f"{left} of {written} records are in {changelog} after {COMPACTION_S:g} s")
 
 
-def run(server: NodeProcess | JavaServer, directory: Path) -> str:
+def run_in_streams_group(server: NodeProcess | JavaServer, directory: Path) -> str:
+    """What :func:`run` does, with tasks that the server assigns (KIP-1071)."""
+    return run(server, directory, STREAMS)
+
+
+def run(server: NodeProcess | JavaServer, directory: Path, settings: Sequence[str] = CLASSIC) -> str:
     """What was seen, in a line. Raises WentWrong, ServerFailed."""
     topics(server.bootstrap, "lines", "counts")
     chosen = random.Random(7)
     lines = [" ".join(chosen.choices(WORDS, k=WORDS_IN_LINE)).encode() for _ in range(LINES)]
-    application = WordCount(directory / "streams", server.bootstrap)
+    application = WordCount(directory / "streams", server.bootstrap, settings)
     passage = Passage(lines, "lines", "counts", LINES * WORDS_IN_LINE)
     came = carry(server, application, passage, lost=lambda: shutil.rmtree(application.state))
     counted_once(came, lines)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
 from typing import TYPE_CHECKING
 
 import structlog
@@ -186,12 +186,13 @@ class GroupService:
     def check_commit(
         self,
         request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        places: Set[Place],
         *,
         unknown_group_error: int,
         transactional: bool = False,
     ) -> None:
-        """Raise KafkaError unless the client that sent a commit may commit in its generation or epoch of the group.
-        Members of another protocol exclude clients that are no members."""
+        """Raise KafkaError unless the client that sent a commit may commit ``places`` in its generation or epoch of the
+        group. Members of another protocol exclude clients that are no members."""
         group_id, member_id, instance_id = request.group_id, request.member_id, request.group_instance_id
         generation = request.generation_id_or_member_epoch
         if generation < 0 and self.progress.other_summary(group_id) is not None:
@@ -199,7 +200,7 @@ class GroupService:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, text)
         group = self.directory.heartbeating(group_id)
         if group is not None:
-            self.consumers.check_commit(group, member_id, instance_id, generation, transactional=transactional)
+            self.consumers.check_commit(group, member_id, instance_id, generation, places, transactional=transactional)
             return
         self.coordinator.check_commit(
             self.runtime.now_ms(),

@@ -10,7 +10,7 @@ order of errors are those of Apache Kafka 4.2 and 4.4.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence, Set
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import Sliced
+from bridges.catalog.views.groups import Place
 from kafka_front.group_config import Configured, nothing_configured
 from kafka_front.service.groups.admission import describe_full, rebalance_timeout
 from kafka_front.service.groups.classic.coordinator import Coordinator
@@ -180,9 +181,16 @@ class HeartbeatCoordinator(ABC, Generic[G, Q]):
         self._answers.deliver()
 
     def check_commit(
-        self, group: G, member_id: str, instance_id: str | None, epoch: int, *, transactional: bool = False
+        self,
+        group: G,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        places: Set[Place] = frozenset(),
+        *,
+        transactional: bool = False,
     ) -> None:
-        """Raise KafkaError unless this member may commit.
+        """Raise KafkaError unless this member may commit positions in these partitions.
 
         A client that is not a member may commit while the group has no members, or in a transaction (KIP-447).
         """
@@ -190,18 +198,18 @@ class HeartbeatCoordinator(ABC, Generic[G, Q]):
             return
         if transactional and epoch == -1 and not member_id and instance_id is None:
             return
-        self._check_epoch_of(group, member_id, epoch)
+        self._check_epoch_of(group, member_id, epoch, places)
 
     def check_fetch(self, group: G, member_id: str | None, epoch: int) -> None:
         """Raise KafkaError unless this member may read positions in this epoch."""
         if member_id or epoch >= 0:
             self._check_epoch_of(group, member_id or "", epoch)
 
-    def _check_epoch_of(self, group: G, member_id: str, epoch: int) -> None:
+    def _check_epoch_of(self, group: G, member_id: str, epoch: int, places: Set[Place] = frozenset()) -> None:
         member = group.members.get(member_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
-        if epoch != member.epoch:
+        if epoch != member.epoch and not group.has_kept(member, epoch, places):
             code = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
             raise KafkaError(code, f"the member is in epoch {member.epoch}, not {epoch}")
 

@@ -62,7 +62,7 @@ class TransactionalOffsets:
         if version >= _IMPLICIT_SINCE:
             await self._transactions.owned.add(name, *producer, [], [group])
         unknown = ErrorCode.GROUP_ID_NOT_FOUND if version >= _IDS_SINCE else ErrorCode.ILLEGAL_GENERATION
-        self._groups.check_commit(request, unknown_group_error=unknown, transactional=True)
+        self._groups.check_commit(request, asked.places, unknown_group_error=unknown, transactional=True)
         check = partial(require_group, name=name, producer_id=producer[0], epoch=producer[1], group=group)
         try:
             await self._progress.commit_with(name, group, asked.positions, check)

@@ -172,3 +172,11 @@ async def test_a_group_with_members_keeps_its_kind(place: Place) -> None:
     assert described.error_code == E.GROUP_ID_NOT_FOUND
     await member.beat(member_epoch=-1)
     assert (await place.call(9, join(group))).error_code == E.MEMBER_ID_REQUIRED
+
+
+async def test_a_topology_that_would_hold_up_the_loop_is_refused(place: Place) -> None:
+    if not place.ours:
+        pytest.skip("a broker has no bound")
+    answer = await Member(place, fresh(), copying(*(f"t{number}" for number in range(10_001)))).beat()
+    assert answer.error_code == E.STREAMS_INVALID_TOPOLOGY
+    assert "10001 names" in (answer.error_message or "")

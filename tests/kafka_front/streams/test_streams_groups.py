@@ -14,6 +14,7 @@ from kafka_front.service.groups.streams.topology import Status
 from kafka_front.settings import KafkaGroupSettings
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS
+from tests.kafka_front.groups.lab import code_of
 from tests.kafka_front.streams.streams_lab import COPY, COUNT, StreamsLab, Worker, settle
 
 
@@ -60,6 +61,22 @@ def test_the_first_members_are_awaited_before_tasks_are_assigned() -> None:
     a.ask()
     b.ask()
     assert [len(one.runs()) for one in (a, b)] == [3, 3]
+
+
+def test_a_commit_under_way_counts_while_the_member_enters_the_next_epoch(lab: StreamsLab) -> None:
+    a, b = Worker(lab, "a"), Worker(lab, "b")
+    settle(a)
+    settle(a, b)
+    group = lab.streams_group
+    before = group.members["a"].previous_epoch
+    kept, lost = (sorted(number for _, number in one.runs())[0] for one in (a, b))
+
+    def code(epoch: int, *partitions: int) -> int:
+        places = {("in", number) for number in partitions}
+        return code_of(lab.streams.check_commit, group, "a", None, epoch, places, transactional=True)
+
+    assert code(a.epoch, kept) == code(before, kept) == ErrorCode.NONE
+    assert code(before, kept, lost) == code(before - 1, kept) == ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_a_member_that_says_nothing_loses_its_tasks(lab: StreamsLab) -> None:

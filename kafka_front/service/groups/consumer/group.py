@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
 from bridges.auth import Principal
+from bridges.catalog.views.groups import Place
 from kafka_front.service.groups.admission import said_bytes
 from kafka_front.service.groups.classic.group import bytes_of
 
@@ -79,12 +80,8 @@ class Process(Struct, frozen=True):
     @property
     def said_bytes(self) -> int:
         """Return the approximate bytes of what the member says of its process."""
-        texts = (
-            self.process_id,
-            self.endpoint[0] if self.endpoint else "",
-            *(text for tag in self.tags for text in tag),
-        )
-        return said_bytes((), *texts)
+        host = self.endpoint[0] if self.endpoint else ""
+        return said_bytes((key + value for key, value in self.tags), self.process_id, host)
 
 
 NO_PROCESS = Process()
@@ -180,6 +177,10 @@ class ConsumerGroup(Struct):
         if self.topics is None and self.views:
             return True  # restored, and not looked up yet
         return topic in self.names or topic in (self.topics or ())
+
+    def has_kept(self, member: ConsumerMember, epoch: int, places: Set[Place]) -> bool:
+        """Return whether a commit of a member in an earlier epoch is as good as one in its present epoch."""
+        return False
 
     def locks(self, member: ConsumerMember, topic_id: bytes) -> Collection[bytes]:
         """Return what a member locks, by partition, while it holds partitions of a topic."""

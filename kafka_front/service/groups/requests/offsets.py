@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
@@ -88,6 +88,11 @@ class Asked:
         return bool(self._answers)
 
     @property
+    def places(self) -> Set[Place]:
+        """Return the partitions with valid positions."""
+        return self._accepted.keys()
+
+    @property
     def positions(self) -> list[tuple[str, int, Committed]]:
         """Return the valid positions."""
         return [(*place, committed) for place, committed in self._accepted.items()]
@@ -164,13 +169,13 @@ class Offsets:
         if request.topics and not asked.is_known:
             return response  # no position is valid: a broker does not check the group then
         try:
-            self._check_member(ctx.version, request)
+            self._check_member(ctx.version, request, asked.places)
             await self._store(request.group_id, asked.positions)
         except KafkaError as refused:
             asked.refuse(refused.code)
         return response
 
-    def _check_member(self, version: int, request: m.OffsetCommitRequest) -> None:
+    def _check_member(self, version: int, request: m.OffsetCommitRequest, places: Set[Place]) -> None:
         service = self._service
         if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
@@ -179,7 +184,7 @@ class Offsets:
         if version < _UNKNOWN_GROUP_SINCE and member is not None and member.classic is None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this version has no field for the member's epoch")
         unknown = ErrorCode.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUP_SINCE else ErrorCode.ILLEGAL_GENERATION
-        service.check_commit(request, unknown_group_error=unknown)
+        service.check_commit(request, places, unknown_group_error=unknown)
 
     async def _store(self, group_id: str, positions: list[tuple[str, int, Committed]]) -> None:
         committing = self._service.committing

@@ -94,11 +94,12 @@ def assign(
             yield None
     state = [one for one in subtopologies if one.has_state]
     free = [one for one in subtopologies if not one.has_state]
-    with_state = yield from _hand_out(_tasks(state), Role.ACTIVE, [actives, copies], found, processes, 0)
-    yield from _hand_out(_tasks(free), Role.ACTIVE, [actives, copies], found, processes, with_state)
+    stateful, stateless = (yield from _tasks(state)), (yield from _tasks(free))
+    with_state = yield from _hand_out(stateful, Role.ACTIVE, [actives, copies], found, processes, 0)
+    yield from _hand_out(stateless, Role.ACTIVE, [actives, copies], found, processes, with_state)
     everything = sum(one.tasks for one in subtopologies)
     for _ in range(min(standbys, len(processes) - 1)):
-        everything = yield from _hand_out(_tasks(state), Role.STANDBY, [actives, copies], found, processes, everything)
+        everything = yield from _hand_out(stateful, Role.STANDBY, [actives, copies], found, processes, everything)
     targets: Targets = {}
     for member_id, _, target in members:
         now: dict[bytes, set[int]] = {}
@@ -114,8 +115,19 @@ def assign(
     return targets
 
 
-def _tasks(subtopologies: Sequence[AssignedSubtopology]) -> list[Task]:
-    return [(one.subtopology_id, number) for one in subtopologies for number in range(one.tasks)]
+def _tasks(subtopologies: Sequence[AssignedSubtopology]) -> Sliced[list[Task]]:
+    """Return the tasks in the order of their numbers: those of one number belong together, because topics that are
+    joined are processed at one place."""
+    by_size = sorted(subtopologies, key=lambda one: (-one.tasks, one.subtopology_id))
+    found: list[Task] = []
+    for number in range(by_size[0].tasks if by_size else 0):
+        for one in by_size:
+            if one.tasks <= number:
+                break
+            found.append((one.subtopology_id, number))
+            if len(found) % _SLICE == 0:
+                yield None
+    return found
 
 
 def _hand_out(
@@ -133,10 +145,9 @@ def _hand_out(
     for member in sorted(members.values(), key=lambda one: -one.load):
         quota.note(member)
     steps = 0
-    # Tasks of one number belong together: topics that are joined are processed at one place.
     for where in held:
         rest: list[Task] = []
-        for task in sorted(tasks, key=lambda one: (one[1], one[0])):
+        for task in tasks:
             able = [one for one in where.get(task, ()) if task not in one.process.tasks and one.load < quota.each]
             if able:
                 chosen = min(able, key=lambda one: (one.process.load, one.load))
@@ -153,7 +164,10 @@ def _hand_out(
     heapify(heap)
     for load in loads:
         heapify(load)
-    for task in sorted(tasks):
+    left: dict[str, list[Task]] = {}
+    for task in tasks:
+        left.setdefault(task[0], []).append(task)
+    for task in (task for subtopology in sorted(left) for task in left[subtopology]):
         passed = []
         while heap:
             _, index, process = heappop(heap)

@@ -8,9 +8,10 @@ since the members of a process share the directory of the task's state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from enum import Enum
 
+from bridges.catalog.views.groups import Place
 from kafka_front.service.groups.consumer.group import (
     ConsumerGroup,
     ConsumerGroupState,
@@ -69,6 +70,14 @@ class StreamsGroup(ConsumerGroup):
     def is_subscribed(self, topic: str) -> bool:
         """Return whether the tasks of members process ``topic``."""
         return bool(self.members) and self.topology is not None and topic in self.topology.reads()
+
+    def has_kept(self, member: ConsumerMember, epoch: int, places: Set[Place]) -> bool:
+        """Return whether a member has had the tasks of these partitions since its previous epoch: then its commit was
+        under way while it was told of the present one. A refusal would make it close all its tasks (KIP-1251)."""
+        if epoch != member.previous_epoch or not places:
+            return False
+        held = self.named_partitions(member.assigned, Role.ACTIVE)
+        return places <= {(name, number) for name, numbers in held for number in numbers}
 
     def locks(self, member: ConsumerMember, topic_id: bytes) -> Collection[bytes]:
         """Return what a member locks with tasks: their place in its process, and that of active tasks in the group."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from bridges.auth import Operation
 from bridges.errors import GroupHeld
 from kafka_front.context import DEFERRED, Outcome
-from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.consumer.group import ConsumerMember, Partitions
 from kafka_front.service.groups.consumer.requests import HeartbeatCallback, HeartbeatReply
 from kafka_front.service.groups.requests.describing import describe_groups
@@ -30,6 +29,8 @@ _Described = m.StreamsGroupDescribeResponse
 Create = Callable[["Context", m.CreateTopicsRequest], Awaitable[m.CreateTopicsResponse]]
 """The handler of CreateTopics."""
 
+_MOST_NAMES = 10_000
+"""Most names in a topology: they are worked on in one step of the event loop."""
 _TASK_OFFSET_INTERVAL_MS = 60_000
 _ACCEPTABLE_LAG = 10_000
 _NO_DESCRIPTION_STORED = 1
@@ -67,9 +68,7 @@ class StreamsMembership:
         asked = _request(ctx, request)
         if asked.epoch >= 0:
             if asked.topology is not None:
-                names = asked.topology.names()
-                require_few_topics(names)
-                await self._service.access.require_topics(ctx, Operation.DESCRIBE, names)
+                await self._service.access.require_topics(ctx, Operation.DESCRIBE, asked.topology.names())
             refusals += await self._create_missing(ctx, asked)
         if asked.epoch == 0:
             try:
@@ -172,6 +171,16 @@ def _topology(given: _Heartbeat.Topology) -> Topology:
             for one in topics
         )
 
+    names = sum(
+        len(one.source_topics)
+        + len(one.repartition_sink_topics)
+        + sum(1 + len(topic.topic_configs) for topic in (*one.repartition_source_topics, *one.state_changelog_topics))
+        + sum(1 + len(group.source_topics) + len(group.repartition_source_topics) for group in one.copartition_groups)
+        for one in given.subtopologies
+    )
+    if names > _MOST_NAMES:
+        text = f"the topology has {names} names of topics and settings, above {_MOST_NAMES}: split the application"
+        raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, text)
     found = []
     for one in sorted(given.subtopologies, key=lambda one: one.subtopology_id):
         if one.source_topic_regex:

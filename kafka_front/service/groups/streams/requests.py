@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import force_setattr
 
 from kafka_front.service.groups.admission import said_bytes
+from kafka_front.service.groups.consumer.group import Process
 from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
 from kafka_front.service.groups.streams.group import Endpoints
 from kafka_front.service.groups.streams.topology import Topology
@@ -24,9 +25,9 @@ class StreamsHeartbeat(HeartbeatRequest, frozen=True):
     stops_all: bool = False
 
     def __post_init__(self) -> None:
-        texts = (*(text for tag in self.tags or () for text in tag), self.endpoint[0] if self.endpoint else None)
-        size = said_bytes((), self.member_id, self.instance_id, self.rack_id, self.process_id, *texts)
-        force_setattr(self, "said_bytes", size)
+        process = Process(self.process_id or "", self.endpoint, self.tags or ())
+        size = said_bytes((), self.member_id, self.instance_id, self.rack_id)
+        force_setattr(self, "said_bytes", size + process.said_bytes)
 
 
 class StreamsReply(HeartbeatReply, frozen=True):
