@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from kafka_front.service.groups.consumer.group import ConsumerMember, Process
 from kafka_front.service.groups.consumer.requests import HeartbeatRequest
-from kafka_front.service.groups.streams.group import Role
+from kafka_front.service.groups.streams.group import Role, StreamsGroup, tasks_key
 from kafka_front.service.groups.streams.requests import StreamsHeartbeat
 from kafka_front.service.groups.streams.topology import Status
 from kafka_front.settings import KafkaGroupSettings
@@ -112,20 +113,21 @@ def test_a_task_has_one_role_in_a_process_at_a_time(lab: StreamsLab) -> None:
     settle(a, b)
     assert everything(a, b) == everything(a, b, role=Role.STANDBY) == Counter(("0", n) for n in range(6))
     assert not a.runs() & a.runs(Role.STANDBY)
-    third = Worker(lab, "c", COUNT, process_id=a.process)
-    for _ in range(20):
-        for worker in (third, b, a):
-            worker.ask()
-            held = [task for one in (a, third) for role in Role for task in one.runs(role)]
-            told = [
-                task
-                for one in lab.streams_group.members.values()
-                if one.process.process_id == a.process
-                for key in one.assigned
-                for task in [(key[1:], n) for n in one.assigned[key]]
-            ]
-            assert len(told) == len(set(told)), held
-    assert everything(a, b, third) == Counter(("0", n) for n in range(6))
+
+
+def test_a_process_takes_a_task_in_another_role_when_it_has_stopped_it_in_the_former() -> None:
+    group = StreamsGroup(GROUP, 0, epoch=2, target_epoch=2)
+    active, standby = ({tasks_key(role, "0"): frozenset({7})} for role in (Role.ACTIVE, Role.STANDBY))
+    first = ConsumerMember("a", epoch=1, assigned=active, process=Process("p"))
+    second = ConsumerMember("b", epoch=1, target=standby, process=Process("p"))
+    group.add(first)
+    group.add(second)
+    group.reconcile(first, active)
+    group.reconcile(second, {})
+    assert (first.revoking, second.assigned) == (active, {})
+    group.reconcile(first, {})
+    group.reconcile(second, {})
+    assert second.assigned == standby
 
 
 def test_a_changed_number_of_standby_tasks_makes_a_rebalance(lab: StreamsLab) -> None:
