@@ -32,11 +32,11 @@ MOST_BYTES = 128 * 1024
 TOO_LONG = f"it is longer than {MOST_BYTES // 1024} KiB"
 _MOST_MISSES = 20
 """Schemas that one answer may ask for in vain: bytes that are no id look like one."""
-_MOST_SCHEMAS = 200
+MOST_SCHEMAS = 200
 """Schemas that a process gets."""
 _IDLE_S = 60.0
 """Seconds after which a process without work ends, and a schema that is none is tried again."""
-_PATIENCE_S = 60.0
+PATIENCE_S = 60.0
 _TURN_S = 0.05
 _TOGETHER = 256 * 1024
 """Seconds, and bytes made, after which the works of others come first."""
@@ -215,12 +215,12 @@ class _Worker:
         until, broken = self._broken.get(schema.number, (0.0, Result(b"", "")))
         if until > time.monotonic():
             return broken
-        if len(self._known) >= _MOST_SCHEMAS:
+        if len(self._known) >= MOST_SCHEMAS:
             self._end()
         if schema.number not in self._known:
             result = self._call(Job(schema.number, b"", b"", False, schema.definition))
             if result.error:
-                if len(self._broken) >= _MOST_SCHEMAS:
+                if len(self._broken) >= MOST_SCHEMAS:
                     self._broken.clear()
                 self._broken[schema.number] = (time.monotonic() + _IDLE_S, result)
                 return result
@@ -232,7 +232,7 @@ class _Worker:
             process = self._process or self._start()
             write_frame(cast("BinaryIO", process.stdin), msgspec.msgpack.encode(job))
             source = cast("BinaryIO", process.stdout)
-            frame = read_frame(source) if select([source], [], [], _PATIENCE_S)[0] else None
+            frame = read_frame(source) if select([source], [], [], PATIENCE_S)[0] else None
         except OSError:
             frame = None
         if frame is not None:

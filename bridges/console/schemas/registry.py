@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PAUSE_S = 10.0
 """Seconds until a registry is asked again for what it did not give."""
 PATIENCE_S = 5.0
-_MOST = 1000
+MOST = 1000
 _MOST_BYTES = 8 * 1024**2
 """Schemas that are kept, and their text."""
 _MOST_REFERENCES = 100
@@ -200,6 +200,6 @@ class Registry:
             self._size -= old.size
         self._kept[key] = kept
         self._size += kept.size
-        while len(self._kept) > _MOST or (self._size > _MOST_BYTES and len(self._kept) > 1):
+        while len(self._kept) > MOST or (self._size > _MOST_BYTES and len(self._kept) > 1):
             self._size -= self._kept.popitem(last=False)[1].size
         self._account.count(Kind.REQUESTS, self._size - before)

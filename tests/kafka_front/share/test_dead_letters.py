@@ -190,7 +190,7 @@ async def test_a_letter_that_cannot_be_written_for_a_moment_is_tried_again(
         return await write(self, *given)
 
     monkeypatch.setattr(dead_letters.DeadLetters, "_write", at_the_third)
-    monkeypatch.setattr(dead_letters, "_BACKOFF_S", 0.001)
+    monkeypatch.setattr(dead_letters, "BACKOFF_S", 0.001)
     async with lab(tmp_path, records=1) as made:
         await bury_to(made)
         member = await made.member()

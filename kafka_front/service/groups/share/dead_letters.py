@@ -50,7 +50,7 @@ DELIVERED_TOO_OFTEN = "Offset delivery count exceeded the threshold."
 _AT_ONCE = 4
 """Letters that are written at the same time: each may hold a batch of records."""
 _ATTEMPTS = 5
-_BACKOFF_S = 1.0
+BACKOFF_S = 1.0
 _READ_BYTES = 1024 * 1024
 _RECORD_BYTES = 96
 """What a record takes in a batch besides its key, value and headers, at most."""
@@ -83,7 +83,7 @@ class DeadLetters:
         offset = letter.first
         for attempt in range(_ATTEMPTS):
             if attempt:
-                await asyncio.sleep(_BACKOFF_S * 2 ** (attempt - 1))
+                await asyncio.sleep(BACKOFF_S * 2 ** (attempt - 1))
             try:
                 async with self._turns:
                     name = await self._topic(group_id)

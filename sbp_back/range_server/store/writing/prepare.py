@@ -73,7 +73,7 @@ class Preparer:
         self._options = factory.options
         self._files = factory.options.files
         self._on_error = on_error
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
         self._stopping = False
         self._segment: Segment | None = None
         self._fd = -1
@@ -88,7 +88,7 @@ class Preparer:
         self._blocked = False
         """The disk is full: no new try until the writer moves on."""
         self._next: tuple[Segment, int] | None = None
-        self._creating = False
+        self.creating = False
         self._zeros = bytes(min(ZERO_STEP, self._options.segment_bytes // 8))
         self._thread = threading.Thread(target=self._run, name="anabranch-prepare", daemon=True)
         self.zeroed_bytes = 0
@@ -99,9 +99,9 @@ class Preparer:
         self._thread.start()
 
     def stop(self) -> None:
-        with self._changed:
+        with self.changed:
             self._stopping = True
-            self._changed.notify_all()
+            self.changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
         if self._next is not None:
@@ -116,32 +116,32 @@ class Preparer:
         # one write of any content is enough.
         behind = position + len(self._zeros)
         hole = self._files.next_hole(fd, behind)
-        with self._changed:
+        with self.changed:
             while self._busy[1]:
-                self._changed.wait()
+                self.changed.wait()
             self._segment = segment
             self._fd = fd
             self._written = position
             self._zeroed = hole - hole % BLOCK if hole > behind else position
             self._idle_until = 0
             self._blocked = False
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def claim(self, begin: int, end: int) -> None:
         """Wait until no zeros will land in ``[begin, end)`` any more, which the writer is about to write."""
         if end < self._idle_until and end - begin < SMALL_GROUP:
             self._written = end
             return
-        with self._changed:
+        with self.changed:
             self._lately += _LATELY * (end - begin - self._lately)
             self._small_groups = self._lately < SMALL_GROUP
             self._written = end
             while self.is_busy(begin, end):
-                self._changed.wait()
+                self.changed.wait()
             self._blocked = False
             if self.has_work():
                 self._idle_until = 0
-                self._changed.notify_all()
+                self.changed.notify_all()
             else:
                 self._idle_until = self._no_work_below()
 
@@ -172,11 +172,11 @@ class Preparer:
 
         Nothing is prepared, and no segment touched, until the next :meth:`follow`.
         """
-        with self._changed:
+        with self.changed:
             self._segment = None
             self._idle_until = 0
-            while self._creating or self._busy[1]:
-                self._changed.wait()
+            while self.creating or self._busy[1]:
+                self.changed.wait()
             prepared, self._next = self._next, None
         if prepared is not None and prepared[0].base != base:
             self._files.close(prepared[1])
@@ -208,9 +208,9 @@ class Preparer:
     def _run(self) -> None:
         try:
             while True:
-                with self._changed:
+                with self.changed:
                     while not self._stopping and not self.has_work():
-                        self._changed.wait()
+                        self.changed.wait()
                     if self._stopping:
                         return
                 self.prepare()
@@ -219,12 +219,12 @@ class Preparer:
 
     def prepare(self) -> None:
         """Do the next pending job, if any."""
-        with self._changed:
+        with self.changed:
             create = self._wants_next()
             if create:
                 assert self._segment is not None
                 base = self._segment.end
-                self._creating = True
+                self.creating = True
         if create:
             self._create(base)
         else:
@@ -238,16 +238,16 @@ class Preparer:
             self._failed(error)
         finally:
             # The writer may be waiting for this, even if it failed.
-            with self._changed:
+            with self.changed:
                 self._next = prepared
-                self._creating = False
-                self._changed.notify_all()
+                self.creating = False
+                self.changed.notify_all()
 
     def _zero_ahead(self) -> None:
         """Zero up to the full distance, a step at a time; the writer only ever waits for one step."""
         step = len(self._zeros)
         while True:
-            with self._changed:
+            with self.changed:
                 segment = self._segment
                 if segment is None or self._stopping or not self._small_groups:
                     return
@@ -267,14 +267,14 @@ class Preparer:
                 self._failed(error)
                 return
             finally:
-                with self._changed:
+                with self.changed:
                     self._busy = (0, 0)
                     self._zeroed = begin + step
-                    self._changed.notify_all()
+                    self.changed.notify_all()
             self.zeroed_bytes += step
 
     def _failed(self, error: OSError) -> None:
-        with self._changed:
+        with self.changed:
             self._blocked = True
         if not is_disk_full(error):
             self._on_error(error)

@@ -121,7 +121,7 @@ async def test_references_have_an_end(fake: FakeRegistry, clock: Clock) -> None:
 
 
 async def test_what_is_kept_has_bounds(fake: FakeRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST", 5)
+    monkeypatch.setattr(module, "MOST", 5)
     for number in range(10):
         fake.register("a", json.dumps({"type": "array", "items": "int", "doc": "x" * number}))
     asking = ask(fake, clock)

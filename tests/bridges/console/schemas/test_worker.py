@@ -65,7 +65,7 @@ def schema(kind: str, text: Any, references: dict[str, str] | None = None) -> Sc
 def worker() -> Iterator[_Worker]:
     one = _Worker()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "_PATIENCE_S", 600.0)  # only processor time is to decide
+        patch.setattr(decoding, "PATIENCE_S", 600.0)  # only processor time is to decide
         yield one
     one.close()
 
@@ -209,7 +209,7 @@ async def test_what_grows_beyond_measure_is_not_shown(worker: _Worker) -> None:
 
 async def test_a_process_gets_so_many_schemas(worker: _Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.close()
-    monkeypatch.setattr(decoding, "_MOST_SCHEMAS", 2)
+    monkeypatch.setattr(decoding, "MOST_SCHEMAS", 2)
     some = [schema("AVRO", '"int"') for _ in range(5)]
     results = [(await decode(worker, by, b"\2"))[0].data for by in [*some, *some]]
     assert results == [b"1"] * 10

@@ -135,8 +135,8 @@ class Driver:
 
     def _copy(self, target: Path) -> None:
         preparer = self.store.preparer
-        with preparer._changed:
-            preparer._changed.wait_for(lambda: not preparer._creating)
+        with preparer.changed:
+            preparer.changed.wait_for(lambda: not preparer.creating)
             for name in ("wal", "ckpt"):
                 (target / name).mkdir(parents=True)
                 for path in list((self.path / name).iterdir()):
