@@ -32,6 +32,8 @@ _PLACES = {"beginning": "earliest", "start": "earliest", "end": "latest"}
 _MOST_LAST = 1000
 _WAITING = 1000
 """Lines that wait to be printed."""
+_READER_GONE = signal.SIGUSR1
+"""Not SIGINT, which a shell has its background jobs ignore."""
 _INTERRUPT_S = 5.0
 """Interval at which the command is interrupted until it ends."""
 _COMMIT_S = 1.0
@@ -114,9 +116,10 @@ def command(
     # Of one topic the node counts them, and its answer is read to the end.
     left = cast("int | None", filters["limit"]) if len(topics) > 1 or member is not None else None
     over = threading.Event()
-    if follow:
-        threading.Thread(target=_interrupt_without_reader, args=(over,), daemon=True).start()
     can_interrupt = threading.current_thread() is threading.main_thread()  # no other is interrupted
+    if follow and can_interrupt:
+        signal.signal(_READER_GONE, signal.default_int_handler)
+        threading.Thread(target=_interrupt_without_reader, args=(over,), daemon=True).start()
     try:
         for topic, line in lines:
             record = json.loads(line)
@@ -149,9 +152,9 @@ def _interrupt_without_reader(over: threading.Event) -> None:
         gone = select.poll()
         gone.register(sys.stdout, 0)
         gone.poll()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), _READER_GONE)
         while not over.wait(_INTERRUPT_S):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), _READER_GONE)
 
 
 @contextmanager

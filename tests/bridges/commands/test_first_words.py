@@ -69,9 +69,11 @@ def test_output_that_nobody_reads_any_more_is_no_failure(one: NodeProcess) -> No
 
 
 def test_following_ends_when_nobody_reads_it_any_more(one: NodeProcess) -> None:
+    """Also in a background job of a shell, which ignores SIGINT."""
     ok("topic", "create", "quiet", node=one)
     ok("produce", "quiet", node=one, stdin=b"only\n")
     command = [sys.executable, "-m", "bridges", "consume", "quiet", "-f", "-o", "earliest", "--node", one.console]
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consume:
         assert consume.stdout is not None
         assert consume.stderr is not None
