@@ -7,7 +7,7 @@ when it has worked for a while without a row.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 
 from aiohttp import web
 
@@ -26,7 +26,7 @@ _Row = Mapping[str, object]
 async def answer(
     request: web.Request,
     key: str,
-    rows: Iterable[_Row | None],
+    rows: Iterable[_Row | None] | AsyncIterable[_Row | None],
     *,
     head: _Row | None = None,
     tail: Callable[[], _Row] | None = None,
@@ -39,7 +39,7 @@ async def answer(
     await response.prepare(request)
     pieces = [f"{json.dumps(head or {})[:-1]}{', ' if head else ''}{json.dumps(key)}: ["]
     size, separator = 0, ""
-    async for row in in_turns(rows):
+    async for row in rows if isinstance(rows, AsyncIterable) else in_turns(rows):
         if row is not None:
             pieces.append(separator + json.dumps(row))
             separator, size = ", ", size + len(pieces[-1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, TypeVar
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -248,6 +250,42 @@ async def test_positions_of_a_group_are_told_by_any_node_and_set_by_its_coordina
         refused += commit.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
         client.writer.close()
     assert refused == 1, "the other one coordinates the group"
+
+
+def test_groups_of_all_nodes_are_listed_at_any_node(nodes: list[NodeProcess], admins: list[AdminClient]) -> None:
+    admins[0].create_topics([NewTopic("counted", 1)])["counted"].result(PATIENCE)
+    until(lambda: "counted" in topics(admins[1]), True)
+    names = [f"count-{number:02}" for number in range(12)]
+    for name in names:
+        consumer = Consumer({"bootstrap.servers": nodes[0].kafka, "group.id": name, "enable.auto.commit": False})
+        consumer.commit(offsets=[TopicPartition("counted", 0, 0)], asynchronous=False)
+        consumer.close()
+
+    def listed(path: str) -> tuple[list[str], int | None, int | None]:
+        found = []
+        for node in nodes:
+            with urlopen(node.console + path) as answer:
+                told = json.load(answer)
+            assert "unanswered" not in told
+            rows = [one["group"] for one in told["groups"]]
+            assert all(one["partitions"] == 1 for one in told["groups"] if one["group"] in names)
+            found.append((rows, told.get("total"), told.get("next")))
+        assert found[0] == found[1]
+        return found[0]
+
+    assert [one for one in listed("/api/groups")[0] if one in names] == names
+    assert listed("/api/groups?limit=5&search=count-") == (names[:5], 12, 5)
+    assert listed("/api/groups?limit=5&search=count-&skip=10") == (names[10:], 12, None)
+    assert listed("/api/groups?limit=5&search=count-&descending=true") == (names[:-6:-1], 12, 5)
+    assert listed("/api/groups?limit=12&search=count-&sort=seconds") == (names, 12, None)
+    assert listed("/api/topics/counted/groups")[0] == names
+    assert listed("/api/topics/counted/groups?limit=2&skip=1") == (names[1:3], 12, 3)
+    what = (ResourceType.GROUP, names[3], ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+    hidden = AclBinding(*what, AclOperation.DESCRIBE, AclPermissionType.DENY)
+    admins[0].create_acls([hidden])[hidden].result(PATIENCE)
+    for node in nodes:
+        until(lambda node=node: json.load(urlopen(f"{node.console}/api/groups?limit=1&search={names[3]}"))["total"], 0)
+    assert listed("/api/groups?limit=12&search=count-")[0] == [one for one in names if one != names[3]]
 
 
 def test_a_partition_is_written_and_read_through_any_node_and_lies_on_its_owners_server(

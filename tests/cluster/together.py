@@ -54,7 +54,7 @@ def await_like_shares(node: NodeProcess) -> None:
 
     def are_alike() -> bool:
         with urlopen(f"{node.console}/api/cluster") as answer:
-            sizes = [one["slots"] for one in json.load(answer)["nodes"]]
+            sizes: list[int] = [one["slots"] for one in json.load(answer)["nodes"]]
         return max(sizes) - min(sizes) <= 1
 
     wait_until(are_alike)

@@ -76,8 +76,8 @@ def list_(client: NodeClient) -> None:
     """List all groups: those with members and those with committed positions."""
     answer = client.call("GET", "/api/groups")
     groups = answer["groups"]
-    if "coordinator" in answer:
-        click.echo(f"groups that node {answer['coordinator']} coordinates; the other nodes list theirs", err=True)
+    for node_id in answer.get("unanswered", ()):
+        click.echo(f"without the groups of node {node_id}, which does not answer", err=True)
     client.end_with_json(groups)
     heads = ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "SECONDS", "TREND/s"]
     with_space = any(group["space"] != CONSUMERS for group in groups)

@@ -103,12 +103,6 @@ class GroupStates:
         """Return whether this node coordinates all groups."""
         return len(self._owners.nodes) < 2
 
-    def as_json(self) -> dict[str, object]:
-        """Return the fields of a list of groups that name its node: ``coordinator`` in a cluster, none on a single
-        node.
-        """
-        return {} if self.all_are_here else {"coordinator": self._owners.node_id}
-
     async def find(self, name: GroupName) -> GroupState:
         """Return the state of a group from its coordinator. Raises NotOwner, PeerUnreachable."""
 

@@ -125,6 +125,7 @@ class StatusHandlers(Handlers):
         return web.json_response(
             {
                 **node.describe(),
+                "nodes": len(node.cluster.nodes),
                 "phase": node.life.phase.value,
                 "failure": node.life.failure,
                 "topics": len(node.catalog.topics),

@@ -8,8 +8,7 @@ import { listState } from "./topics.js";
 export const CONSUMERS = "consumers";
 export const groupLink = (one) => h("a", { href: "#/group/" + part(one.group) + (one.space === CONSUMERS ? "" : asked({ space: one.space })) }, one.group || "(no name)");
 
-// In a cluster: whose groups these are.
-export const coordinated = (page) => (page.coordinator === undefined ? null : h("p", { class: "empty" }, `Groups that node ${page.coordinator} coordinates; the other nodes list theirs.`));
+export const missing = (page) => (page.unanswered ? h("p", { class: "failed" }, `Without the groups of node ${page.unanswered.join(", ")}, which does not answer.`) : null);
 
 export function seconds(value, exact) {
   if (value === null || value === undefined) return nothing();
@@ -46,7 +45,7 @@ export function groups({ element, query, settle, refresh }) {
       { title: "Trend", n: true, cell: trendCell },
       { title: "Topics", cell: (one) => (one.topics.length ? one.topics.slice(0, 3).join(", ") + (one.topic_count > 3 ? ` and ${one.topic_count - 3} more` : "") : nothing()) },
     ].map((one) => (one.sort === "lag" ? { ...one, cell: (row) => lagCell({ ...row, lag_seconds: undefined }) } : one)), page.groups, { ...state, onsort, caption: "Groups", empty: state.search ? "No group of that name." : "No consumer groups yet." }),
-    coordinated(page),
+    missing(page),
     pages(page, page.groups));
   }
   return { element, refresh: look };

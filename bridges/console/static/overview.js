@@ -3,7 +3,7 @@
 import { get, none, part } from "./api.js";
 import { Chart, told } from "./charts.js";
 import { bytes, card, count, duration, fact, failed, fill, front, h, nothing, short, state, table, whole } from "./dom.js";
-import { coordinated, lagCell, trendCell, groupLink } from "./groups.js";
+import { groupLink, lagCell, missing, trendCell } from "./groups.js";
 import { problems } from "./problems.js";
 import { Rates } from "./rates.js";
 
@@ -42,6 +42,7 @@ export function overview({ element, refresh }) {
     await Promise.all([
       wrong.refresh(),
       own(fronts, "/api/status", (status) => {
+        fill(whose, status.nodes < 2 ? null : `Traffic and connections of node ${status.node_id}; topics, groups and what is wrong of all nodes.`);
         rates.begin();
         const rows = status.fronts.map((one) => ({ ...one, requestRate: rates.of(one.name + "/r", one.requests), inRate: rates.of(one.name + "/i", one.records_in), outRate: rates.of(one.name + "/o", one.records_out) }));
         const sum = (key, way) => (rows.some((one) => one[key] !== null) ? short(rows.reduce((all, one) => all + (one[key] || 0), 0)) + "/s" : lately[way] === undefined ? "…" : short(lately[way]) + "/s");
@@ -66,13 +67,10 @@ export function overview({ element, refresh }) {
         { title: "Out", cell: (one) => told.byterate(Object.values(one.rates).reduce((all, rate) => all + rate.bytes_out, 0)), n: true },
         { title: "Size", cell: (one) => bytes(one.bytes), n: true },
       ], topics, { empty: none("topics") + " Create one under Topics, or produce to one.", caption: "Busiest topics" }))),
-      own(behind, "/api/groups?limit=6&sort=seconds&descending=true", (page) => {
-        fill(behind, table([
+      own(behind, "/api/groups?limit=6&sort=seconds&descending=true", (page) => fill(behind, table([
         { title: "Group", cell: groupLink, kind: "name" }, { title: "State", cell: (one) => state(one.state) },
         { title: "Lag", cell: lagCell, n: true, keep: true }, { title: "Trend", cell: trendCell, n: true },
-      ], page.groups, { empty: none("consumer groups"), caption: "Groups furthest behind" }), coordinated(page));
-        fill(whose, page.coordinator === undefined ? null : `Traffic, connections and groups of node ${page.coordinator}; topics and what is wrong of all nodes.`);
-      }),
+      ], page.groups, { empty: none("consumer groups"), caption: "Groups furthest behind" }), missing(page))),
       slow && own(incoming.element, `/api/history?span=${span.value}`, draw),
       slow && own(promises, "/api/promises", (all) => fill(promises, h("ul", {}, all.not_promised.map((one) => h("li", {}, one.sentence, one.chosen ? h("span", { class: "busy" }, " (a setting)") : null))), all.not_promised.length ? null : h("p", {}, "Nothing is held back."))),
     ]);

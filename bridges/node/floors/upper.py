@@ -21,6 +21,7 @@ from bridges.clients import Clients
 from bridges.cluster.at_owner import find_others
 from bridges.console.clients.everywhere import ClientsEverywhere
 from bridges.console.door import ConsoleDoor
+from bridges.console.groups.lists import GroupLists
 from bridges.console.groups.members import GroupMembers
 from bridges.console.groups.states import GroupStates
 from bridges.console.history.sampling import Recorder
@@ -70,6 +71,7 @@ async def serve(plan: Plan) -> AsyncIterator[Floors]:
         metadata.catalog.on_change.append(partial(_follow_catalog, below))
         plan.metrics.add_source(partial(_measure, below))
         serve_problems(host)
+        GroupLists(host).serve()
         async with _fronts(below), _console(below), _membership(below), upkeep(below):
             yield below
 

@@ -18,6 +18,7 @@ import pytest
 from anabranch_kit.memory.budget import Kind
 from bridges.catalog.topics.lineage import choose_partition
 from bridges.console.records import rendering
+from bridges.console.records.conditions import matches
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
@@ -190,7 +191,7 @@ async def test_values_too_long_to_be_parsed_are_counted(lab: Lab) -> None:
 
 async def test_long_values_are_parsed_outside_of_the_event_loop(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     here, seen = threading.get_ident(), list[bool]()
-    real = rendering.matches
+    real = matches
 
     def spy(conditions: Any, value: bytes | None) -> bool:
         seen.append(threading.get_ident() == here)
