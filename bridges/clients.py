@@ -40,7 +40,7 @@ _KEPT_S = 600.0
 
 
 class Description(NamedTuple):
-    """What a client says about itself, which is never checked, and the user as which it has logged in.
+    """A client's claims about itself, which are never checked, and the user as which it has logged in.
 
     ``software``: name and version. ``user`` is empty for an anonymous client.
     """

@@ -1,4 +1,4 @@
-"""What a group's positions say about why it lags."""
+"""Reasons why a group lags, by its positions."""
 
 from __future__ import annotations
 

@@ -85,16 +85,11 @@ class GroupLists:
         def missing() -> dict[str, object]:
             return {"unanswered": sorted(unanswered)} if unanswered else {}
 
+        total, here = await self._here(asked)
         async with AsyncExitStack() as stack:
-
-            async def ask(member: Member | None) -> tuple[int, AsyncIterator[Item]]:
-                if member is None:
-                    return await self._here(asked)
-                return await self._there(asked, member, stack, unanswered)
-
-            members = [None, *find_others(self._node.cluster)]
-            told = await asyncio.gather(*map(ask, members))
-            parts = [(member, items) for member, (_, items) in zip(members, told, strict=True)]
+            members = find_others(self._node.cluster)
+            told = await asyncio.gather(*(self._there(asked, one, stack, unanswered) for one in members))
+            parts = [(None, here), *((member, items) for member, (_, items) in zip(members, told, strict=True))]
             if page.whole:
                 return await rows.answer(request, "groups", _rows_of(_merged(parts, page)), tail=missing)
             found: list[tuple[Member | None, GroupName]] = []
@@ -105,13 +100,14 @@ class GroupLists:
                 number += 1
                 if number == page.skip + page.limit:
                     break
+        total += sum(number for number, _ in told)
         elsewhere = await self._rows_there(asked, found, unanswered)
 
         def row(one: tuple[Member | None, GroupName]) -> Iterator[Row | None]:
             member, name = one
             return self._row(asked, name) if member is None else iter([elsewhere.get(name)])
 
-        return await paging.answer("groups", found, row, page, sum(total for total, _ in told), missing())
+        return await paging.answer("groups", found, row, page, total, missing())
 
     async def _there(
         self, asked: _Asked, member: Member, stack: AsyncExitStack, unanswered: set[int]

@@ -1,1 +1,1 @@
-"""What is wrong now, in this node and in the cluster."""
+"""Problems that there are now, in this node and in the cluster."""

@@ -1,4 +1,4 @@
-"""What is wrong in all nodes, and how to connect to them, over HTTP."""
+"""Problems of all nodes, and how to connect to them, over HTTP."""
 
 from __future__ import annotations
 

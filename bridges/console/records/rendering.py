@@ -223,7 +223,7 @@ def _decoded(records: Iterator[Record | None], wanted: Wanted) -> Iterator[Recor
                 size = 0
             if not is_short:
                 if record is not None:
-                    too_long = {name: Decoded(frame.told, error=TOO_LONG) for name, frame in frames_of(record)}
+                    too_long = {name: Decoded(frame.label, error=TOO_LONG) for name, frame in frames_of(record)}
                     wanted.decoded[record.offset] = too_long
                 yield record
     except BatchInvalid:

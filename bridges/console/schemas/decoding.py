@@ -59,7 +59,7 @@ class Frame(Struct, frozen=True):
     indexes: bytes = b""
 
     @property
-    def told(self) -> int | str:
+    def label(self) -> int | str:
         """Return the key as users see it."""
         return self.key if isinstance(self.key, int) else str(self.key)
 
@@ -131,7 +131,7 @@ class Decoder:
         works: list[Work] = []
         places: list[int] = []
         for place, frame in enumerate(frames):
-            told.append(Decoded(frame.told))
+            told.append(Decoded(frame.label))
             try:
                 if len(frame.data) > MOST_BYTES:
                     raise SchemaError(TOO_LONG)
@@ -148,7 +148,7 @@ class Decoder:
         return told if len(results) == len(works) else told[: places[len(results)]]
 
     async def _find(self, key: Key) -> Schema:
-        is_new = self._registry.kept(key) is None
+        is_new = self._registry.find_kept(key) is None
         if is_new and self._misses >= _MOST_MISSES:
             raise SchemaError(f"not asked for: {_MOST_MISSES} others of this answer are no schemas")
         try:

@@ -1,4 +1,4 @@
-"""What a node and the process that decodes say to each other: MessagePack, behind four bytes with its length."""
+"""Messages between a node and the process that decodes: MessagePack, behind four bytes with its length."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Job(Struct, array_like=True):
 
 
 class Result(Struct, array_like=True):
-    """What became of a job's data, or the reason why nothing did."""
+    """The data that a job has made, or the reason why there is none."""
 
     data: bytes
     error: str

@@ -74,7 +74,7 @@ class _Answer(Struct, rename="camel"):
 
 
 class _Kept(Struct):
-    """What was found: a schema, or the reason why there is none; ``until`` when it holds."""
+    """The answer to a question: a schema, or the reason why there is none; ``until`` when it holds."""
 
     found: Schema | str
     until: float
@@ -111,7 +111,7 @@ class Registry:
         self._asking = asyncio.Lock()
         self._silent: tuple[float, str] = (0.0, "")
 
-    def kept(self, key: Key) -> Schema | str | None:
+    def find_kept(self, key: Key) -> Schema | str | None:
         """Return the schema, or the reason why there is none; None if the registry has to be asked."""
         kept = self._kept.get(key)
         if kept is None or kept.until < self._clock():
@@ -122,10 +122,10 @@ class Registry:
 
     async def find(self, key: Key) -> Schema:
         """Return a schema, asking for it if it is not kept. Raises SchemaError."""
-        found = self.kept(key)
+        found = self.find_kept(key)
         if found is None:
             async with self._asking:
-                found = self.kept(key)  # somebody else may have asked meanwhile
+                found = self.find_kept(key)  # somebody else may have asked meanwhile
                 if found is None:
                     found = await self._ask(key)
         if isinstance(found, str):

@@ -108,7 +108,7 @@ class _Reading:
         for log in self._logs.values():
             log.add_waiter(self)
         try:
-            while not await self._look() and owner._loop.time() < until and self._logs:
+            while not await self._read_all() and owner._loop.time() < until and self._logs:
                 try:
                     async with asyncio.timeout_at(until):
                         await self._moved.wait()
@@ -135,7 +135,7 @@ class _Reading:
         slot.refuse(code)
         self._logs.pop(slot, None)
 
-    async def _look(self) -> bool:
+    async def _read_all(self) -> bool:
         """Read what there is; return whether there is anything to answer."""
         self._moved.clear()
         refused = any(slot.data.error_code and not slot.unknown for slot in self._slots)

@@ -123,7 +123,7 @@ class HeartbeatCoordinator(ABC, Generic[G, Q]):
         is. Raises KafkaError."""
 
     @abstractmethod
-    def _made(self, now_ms: int, request: Q, classic: Group | None) -> G:
+    def _make_group(self, now_ms: int, request: Q, classic: Group | None) -> G:
         """Return a new group for a member that joins, in place of an empty classic group at most. Raises KafkaError."""
 
     @abstractmethod
@@ -356,7 +356,7 @@ class HeartbeatCoordinator(ABC, Generic[G, Q]):
         classic = self._directory.classic.get(request.group_id)
         if classic is None and len(self._directory) >= self._settings.max_groups:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
-        group = self._made(now_ms, request, classic)
+        group = self._make_group(now_ms, request, classic)
         if classic is not None:
             self._classic.surrender(classic)
             self._directory.classic.pop(request.group_id, None)

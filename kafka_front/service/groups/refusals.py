@@ -39,7 +39,7 @@ MOST = 1000
 
 
 class Refusals:
-    """What was logged in the last hour, as hashes: a name may be as long as a frame."""
+    """The refusals logged in the last hour, as hashes: a name may be as long as a frame."""
 
     def __init__(self) -> None:
         self.logged: dict[int, float] = {}

@@ -49,7 +49,7 @@ class InternalTopics:
         self._transactions = TopicCopy(node, TransactionState(), self._tell)
         self._shares = TopicCopy(node, ShareState(), self._tell)
         self._copies = {copy.topic: copy for copy in (self._offsets, self._transactions, self._shares)}
-        node.peers.serve(_KIND, Changed, self._asked)
+        node.peers.serve(_KIND, Changed, self._take_news)
 
     def get(self, topic: str | None) -> TopicCopy | None:
         return self._copies.get(topic or "")
@@ -76,7 +76,7 @@ class InternalTopics:
         plain = {name: None if places is None else list(places) for name, places in names.items()}
         return await self._node.peers.ask(owner, _KIND, Changed(topic, partition, plain), Taken)
 
-    async def _asked(self, news: Changed) -> Taken:
+    async def _take_news(self, news: Changed) -> Taken:
         if (copy := self.get(news.topic)) is not None:
             copy.changed_in(news.partition, news.names)
         return Taken()

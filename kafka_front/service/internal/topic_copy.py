@@ -88,7 +88,7 @@ Tell = Callable[[str, int, Names, "Member"], Awaitable[object]]
 
 
 class _Known(Struct):
-    """What a partition has, read in an epoch of its log: by name and key the hash of the value."""
+    """The content of a partition, read in an epoch of its log: by name and key the hash of the value."""
 
     epoch: int
     records: dict[str, dict[bytes, int]] = field(default_factory=dict)

@@ -47,7 +47,7 @@ _SOON = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 class _Subscribed(Struct, frozen=True):
-    """What one client is to report: names of metrics or their beginnings, ``*`` for all; and how often."""
+    """The metrics that one client is to report: names of metrics or their beginnings, ``*`` for all; and how often."""
 
     metrics: list[str]
     interval_ms: int

@@ -91,11 +91,11 @@ class MigrationState:
     def with_verdict(self, progress: Callable[[], JobProgress]) -> Callable[[], JobProgress]:
         """Return ``progress``, with the verdict of the last verification among its details."""
 
-        def told() -> JobProgress:
+        def judge() -> JobProgress:
             now = progress()
             return replaced(now, details={**now.details, "verified": self._verdict()})
 
-        return told
+        return judge
 
     def _verdict(self) -> str:
         try:

@@ -1,4 +1,4 @@
-"""What StreamRead and StreamDirectRead have in common: a stream that receives messages, and sends answers and data.
+"""The common part of StreamRead and StreamDirectRead: a stream that receives messages, and sends answers and data.
 
 One task receives the client's messages and one sends; a stream may begin others. An error in any of them becomes the
 last message to the client.

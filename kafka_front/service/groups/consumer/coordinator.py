@@ -59,7 +59,7 @@ class ConsumerCoordinator(HeartbeatCoordinator[ConsumerGroup, HeartbeatRequest])
             return "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
         return ""
 
-    def _made(self, now_ms: int, request: HeartbeatRequest, classic: Group | None) -> ConsumerGroup:
+    def _make_group(self, now_ms: int, request: HeartbeatRequest, classic: Group | None) -> ConsumerGroup:
         if classic is None or not classic.members:
             return ConsumerGroup(request.group_id, now_ms)
         if len(classic.members) >= self._settings.max_size:

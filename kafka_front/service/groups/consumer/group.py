@@ -69,7 +69,7 @@ class ClassicPart(Struct, frozen=True):
 
 
 class Process(Struct, frozen=True):
-    """Where a member of a streams group runs: the application's process, its endpoint for queries and its tags.
+    """The place of a member of a streams group: the application's process, its endpoint for queries and its tags.
     ``topology_epoch`` is the epoch of the topology that it processes."""
 
     process_id: str = ""

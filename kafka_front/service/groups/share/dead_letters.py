@@ -179,12 +179,12 @@ class DeadLetters:
             if not batches:
                 return last, {}
             limit = self._node.limits.batch_inflated_bytes
-            return await self._node.works.finish(_found(batches, first, last, limit))
+            return await self._node.works.finish(_find_records(batches, first, last, limit))
         except (BatchInvalid, OffsetOutOfRange):
             return last, {}  # they cannot be read any more: their letters have headers alone
 
 
-def _found(
+def _find_records(
     batches: Iterable[StoredBatch], first: int, last: int, limit: int
 ) -> Generator[None, None, tuple[int, dict[int, Record]]]:
     """Find the records of some offsets, up to :data:`_READ_BYTES`; sliced work."""

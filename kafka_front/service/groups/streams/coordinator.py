@@ -47,7 +47,7 @@ class StreamsCoordinator(HeartbeatCoordinator[StreamsGroup, StreamsHeartbeat]):
             return "ActiveTasks, StandbyTasks and WarmupTasks must be empty when (re-)joining."
         return "" if request.topology is not None else "Topology must be non-null when (re-)joining."
 
-    def _made(self, now_ms: int, request: StreamsHeartbeat, classic: Group | None) -> StreamsGroup:
+    def _make_group(self, now_ms: int, request: StreamsHeartbeat, classic: Group | None) -> StreamsGroup:
         if classic is not None and classic.members:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a streams group.")
         return StreamsGroup(request.group_id, now_ms, assignor="sticky")

@@ -23,7 +23,7 @@ from kafka_front.service.groups.streams.topology import Plan, Status, Topology
 
 
 class Role(Enum):
-    """What a member does with a task."""
+    """The use that a member makes of a task."""
 
     ACTIVE = b"A"
     STANDBY = b"S"  # keeps a copy of its state

@@ -24,7 +24,7 @@ _NAMED = 3
 
 
 class Status(IntEnum):
-    """What members are told of their group besides their tasks."""
+    """Facts about a group that its members get besides their tasks."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -93,7 +93,7 @@ def _texts(topic: InternalTopic) -> Iterable[str]:
 
 
 class Plan(NamedTuple):
-    """What a topology means with the topics that exist. ``tasks`` are numbers of tasks by subtopology; without a
+    """A topology with the topics that exist. ``tasks`` are numbers of tasks by subtopology; without a
     ``status``, they can be assigned. ``missing`` are internal topics with their numbers of partitions."""
 
     tasks: Mapping[str, int] = {}

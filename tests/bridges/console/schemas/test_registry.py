@@ -127,7 +127,7 @@ async def test_what_is_kept_has_bounds(fake: FakeRegistry, clock: Clock, monkeyp
     asking = ask(fake, clock)
     for number in range(1, 11):
         await asking.find(number)
-    assert [number for number in range(1, 11) if asking.kept(number) is not None] == [6, 7, 8, 9, 10]
+    assert [number for number in range(1, 11) if asking.find_kept(number) is not None] == [6, 7, 8, 9, 10]
     assert asking._size == asking._account.held == sum(one.size for one in asking._kept.values())
 
 
