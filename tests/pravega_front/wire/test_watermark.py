@@ -50,5 +50,5 @@ def test_places_of_events() -> None:
     "event", [b"", b"\0\0\0\0\0\0\0\4none", encode(Watermark(1, 2, {Ranged(0, 0.0, 1.0): 3}))[:-1]]
 )
 def test_what_is_no_watermark(event: bytes) -> None:
-    with pytest.raises(ValueError, match="no watermark"):
+    with pytest.raises(ValueError, match="unreadable watermark"):
         decode(event)
