@@ -225,6 +225,20 @@ async def test_it_comes_back_to_this_node_in_order() -> None:
         assert two.taken == []
 
 
+async def test_a_batch_goes_behind_those_that_were_sent_before_the_partition_came_here() -> None:
+    async with ends(2) as made:
+        one, two = made
+        own(made, 2)
+        two.answering = False
+        first = asyncio.create_task(appended(one, batch(1)))
+        await until(lambda: two.waiting)
+        own(made, 1)
+        assert one.appends.takes("t", 0)
+        two.waiting.pop()(Appended(0, 1), None)
+        assert await first == Appended(0, 1)
+        await until(lambda: not one.appends.takes("t", 0))
+
+
 async def test_nothing_overtakes_what_was_refused_though_the_partition_comes_back_at_once() -> None:
     async with ends(2) as made:
         one, two = made
