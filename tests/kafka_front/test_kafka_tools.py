@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -135,6 +137,10 @@ def test_a_streams_group_is_listed_described_reset_and_deleted(run: Run, shared_
     assert state == ["processing", "Stable"]
     described = [*run(STREAMS, "--describe", "--group", "processing", "--members")]
     assert any("m" in line.split() and "0:[0,1];" in "".join(line.split()) for line in described), described
+    with urlopen(f"{shared_node.console}/api/groups/processing") as answer:
+        shown = json.load(answer)
+    assert (shown["kind"], shown["state"]) == ("streams", "Stable")
+    assert [(one["member_id"], one["partitions"]) for one in shown["members"]] == [("m", {"processed": [0, 1]})]
     offsets = [line.split() for line in run(STREAMS, "--describe", "--group", "processing", "--offsets")]
     assert [row[1:3] for row in offsets if row and row[0] == "processing"], offsets
     asyncio.run(member(-1))
