@@ -103,6 +103,16 @@ def make(controller: ControllerClient, name: str, segments: int = SEGMENTS) -> N
     assert controller.createStream(streamInfo=stream(SCOPE, name), scalingPolicy=policy).status == 0
 
 
+def make_everywhere(controller: ControllerClient, name: str, at: set[str]) -> tuple[str, dict[int, str]]:
+    """A new stream with segments at all these stores, and where each is: after many moves a stream's may miss one."""
+    for attempt in range(50):
+        make(controller, f"{name}-{attempt}")
+        led = owners(controller, f"{name}-{attempt}")
+        if set(led.values()) == at:
+            return f"{name}-{attempt}", led
+    raise AssertionError("no stream is at all stores")
+
+
 def segment_at(controller: ControllerClient, name: str, address: str) -> tuple[str, int]:
     """A new stream, and the id of a segment of it that is at this store: of a stream's few perhaps none is."""
     for attempt in range(50):
@@ -174,7 +184,7 @@ def test_the_wheel_works_through_a_node_that_owns_nothing(
     streams.create_scope(SCOPE)
     streams.create_stream(SCOPE, "events", SEGMENTS)
     led = owners(controllers[1], "events")
-    assert set(led.values()) == stores([nodes[0], nodes[2]])
+    assert set(led.values()) <= stores([nodes[0], nodes[2]])
     writer = streams.create_writer(SCOPE, "events")
     for number in range(300):
         writer.write_event(f"{number}", routing_key=f"key-{number % 17}")
@@ -218,13 +228,11 @@ def whole(address: str, name: str) -> bytes:
 def test_transactions_go_over_all_nodes(nodes: list[NodeProcess], controllers: list[ControllerClient]) -> None:
     one, two, three = controllers
     wait_until(lambda: is_shared(nodes))
-    make(one, "txn")
-    info = stream(SCOPE, "txn")
-    led = owners(one, "txn")
-    assert set(led.values()) == stores(nodes)
+    named, led = make_everywhere(one, "txn", stores(nodes))
+    info = stream(SCOPE, named)
 
     def segment(number: int, txn: Any = None) -> str:
-        name = str(SegmentName(SCOPE, "txn", number, 0))
+        name = str(SegmentName(SCOPE, named, number, 0))
         return name if txn is None else f"{name}{TRANSACTION}{txn.highBits:016x}{txn.lowBits:016x}"
 
     def ended(txn: Any) -> TxnState:
@@ -253,22 +261,27 @@ def test_transactions_go_over_all_nodes(nodes: list[NodeProcess], controllers: l
     for number, address in led.items():
         assert whole(address, segment(number)) == event(b"first") + event(b"second")
     # A lease is kept by pings at whichever node, and ends without them.
-    pinged = one.createTransaction(streamInfo=info, lease=4_000).txnId
-    for controller in [one] * 6 + [two] * 6 + [three] * 6:
-        time.sleep(0.5)
-        assert controller.pingTransaction(streamInfo=info, txnId=pinged, lease=4_000).status == PingStatus.OK
+    longest = 4.0
+    while longest > 2.0:  # a machine with other work may send a ping too late
+        pinged = one.createTransaction(streamInfo=info, lease=4_000).txnId
+        told, last, longest = set(), time.monotonic(), 0.0
+        for controller in [one] * 6 + [two] * 6 + [three] * 6:
+            time.sleep(0.5)
+            told.add(controller.pingTransaction(streamInfo=info, txnId=pinged, lease=4_000).status)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    assert told == {PingStatus.OK}
     wait_until(lambda: ended(pinged) is TxnState.ABORTED)
     # A scale at another node leaves open what is, for any node to end; a large event goes to its owner.
     left = two.createTransaction(streamInfo=info, lease=60_000).txnId
-    scale(three, SCOPE, "txn", [0], [[0.0, 0.1], [0.1, 1 / SEGMENTS]])
+    scale(three, SCOPE, named, [0], [[0.0, 0.1], [0.1, 1 / SEGMENTS]])
     assert ended(left) is TxnState.OPEN
     assert one.abortTransaction(streamInfo=info, txnId=left).status == TxnStatus.SUCCESS
     assert ended(left) is TxnState.ABORTED
     later = one.createTransaction(streamInfo=info, lease=60_000).txnId
     assert later.highBits >> 32 == 1
     new = SEGMENTS | 1 << 32
-    name = str(SegmentName(SCOPE, "txn", SEGMENTS, 1))
-    address = place(two, "txn", new)
+    name = str(SegmentName(SCOPE, named, SEGMENTS, 1))
+    address = place(two, named, new)
     append(address, f"{name}{TRANSACTION}{later.highBits:016x}{later.lowBits:016x}", event(b"later"))
     assert two.commitTransaction(streamInfo=info, txnId=later).status == TxnStatus.SUCCESS
     assert ended(later) is TxnState.COMMITTED
