@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import merge
 from itertools import chain
 from sys import maxsize
 from typing import Annotated, Literal, TypeVar
@@ -16,40 +15,18 @@ from typing import Annotated, Literal, TypeVar
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from anabranch_kit.run.turns import S, Turns, in_turns, let_go
+from anabranch_kit.run.turns import Turns
+from bridges.console.page import Page, chosen
 from bridges.http import rows
 
 MOST_BYTES = 240 * 1024
 """Bytes of rows in a page; with its other fields an answer stays below 256 KiB."""
 MOST_ROWS = 500
-_RUN = 500
 _SEARCHED = 249
 """Longest text to search for: the longest name of a topic."""
 _ROWS = f"A page of so many rows, at most {MOST_ROWS}; without it, the whole list."
 T = TypeVar("T")
 Row = Mapping[str, object]
-
-
-class Page(Struct, frozen=True):
-    """A page of a list: ``limit`` rows after the first ``skip``, of those whose name contains ``search``.
-
-    ``whole``: not a page but the list itself, which is sent as it is made.
-    """
-
-    limit: int
-    skip: int = 0
-    search: str = ""
-    sort: str = ""
-    descending: bool = False
-    whole: bool = False
-
-    def finds(self, name: str) -> bool:
-        """Return whether ``name`` contains the searched text, ignoring case."""
-        return not self.search or self.search in name.lower()
-
-    def keyed(self, value: float) -> float:
-        """Return the key by which rows sort in ascending order, so that rows with equal values sort by name."""
-        return -value if self.descending else value
 
 
 class SortedQuery(Struct, frozen=True, kw_only=True):
@@ -77,27 +54,6 @@ class ListQuery(SortedQuery, frozen=True, kw_only=True):
 
 WHOLE = ListQuery().page
 """The whole list instead of a page."""
-
-
-async def chosen(items: Iterable[S | None], page: Page, *, descending: bool = False) -> tuple[list[S], int]:
-    """Return the items on the page, sorted, and their number on all pages. None among ``items`` is skipped."""
-    runs: list[list[S]] = [[]]
-    async for one in in_turns(items):
-        if one is not None:
-            runs[-1].append(one)
-            if len(runs[-1]) == _RUN:
-                runs[-1].sort(reverse=descending)
-                runs.append([])
-    runs[-1].sort(reverse=descending)
-    total = sum(map(len, runs))
-    found: list[S] = []
-    async for place, one in in_turns(enumerate(merge(*runs, reverse=descending))):
-        if place >= page.skip + page.limit:
-            break
-        if place >= page.skip:
-            found.append(one)
-    await let_go(*runs)
-    return found, total
 
 
 async def send(

@@ -19,7 +19,8 @@ from bridges.catalog.views.transactions import KeepsIds, TransactionDirectory, T
 from bridges.console import paging
 from bridges.console.handlers import Handlers, route
 from bridges.console.host import Host
-from bridges.console.paging import ListQuery, Page
+from bridges.console.page import Page, chosen
+from bridges.console.paging import ListQuery
 from bridges.http.access import Access, principal_of
 from bridges.http.errors import RequestError
 
@@ -65,7 +66,7 @@ class TransactionHandlers(Handlers):
         page = query.page
         others = await self._read_others()
         names = self._names(request, query.open, page, others)
-        found, total = await paging.chosen(names, page, descending=page.descending)
+        found, total = await chosen(names, page, descending=page.descending)
         return await paging.send(request, page, "transactions", found, partial(self._describe, others=others), total)
 
     @route(

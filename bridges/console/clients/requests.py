@@ -13,7 +13,8 @@ from bridges.auth import Operation
 from bridges.console import paging
 from bridges.console.clients.everywhere import Choice, ClientView, FlowView, Found
 from bridges.console.handlers import Handlers, route
-from bridges.console.paging import ListQuery, Page
+from bridges.console.page import Page, chosen
+from bridges.console.paging import ListQuery
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 
@@ -145,7 +146,7 @@ async def _answer(
 ) -> web.StreamResponse:
     """Send the rows, or the page of them, the busiest clients first. The nodes have searched already."""
     keys = ((one[0].order, "", f"{place:09}") for place, one in enumerate(rows))
-    on_page, _ = await paging.chosen(keys, page)
+    on_page, _ = await chosen(keys, page)
     head = found.as_json()
     return await paging.send(request, page, key, on_page, lambda one: iter([describe(rows[int(one[2])])]), total, head)
 

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from aiohttp import web
 from msgspec import Struct
 
 from anabranch_kit.memory.budget import Kind
@@ -20,12 +19,9 @@ from anabranch_kit.run.turns import Turns, in_turns
 from bridges.auth import Operation, Principal, Resource, ResourceKind
 from bridges.catalog.views.groups import GroupName
 from bridges.cluster.at_owner import find_others
-from bridges.console import paging
 from bridges.console.groups.rows import GroupRows
-from bridges.console.paging import Page
+from bridges.console.page import Page, chosen
 from bridges.errors import LogError
-from bridges.http import rows
-from bridges.http.access import principal_of
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
@@ -44,7 +40,7 @@ Item = tuple[float, str, str, Row | None]
 """The number by which a list is sorted, a group, its space, and its row in a whole list."""
 
 
-class _Asked(Struct, array_like=True, frozen=True):
+class Wanted(Struct, array_like=True, frozen=True):
     """A list of the groups that ``principal`` may see; with ``topic``, of those with positions in it."""
 
     principal: Principal
@@ -55,7 +51,7 @@ class _Asked(Struct, array_like=True, frozen=True):
 class _RowsAsked(Struct, array_like=True, frozen=True):
     """The rows of some groups in a page of such a list."""
 
-    asked: _Asked
+    of: Wanted
     names: list[GroupName]
 
 
@@ -72,45 +68,22 @@ class GroupLists:
 
     def serve(self) -> None:
         """Answer other nodes from now on."""
-        self._node.peers.serve_stream(_GROUPS, _Asked, self._tell)
+        self._node.peers.serve_stream(_GROUPS, Wanted, self._tell)
         self._node.peers.serve(_ROWS, _RowsAsked, self._tell_rows)
 
-    async def answer(self, request: web.Request, page: Page, topic: str = "") -> web.StreamResponse:
-        """Answer with a page of the list, or all of it. Raises UnknownTopic."""
-        if topic:
-            self._node.catalog.topic(topic)
-        asked = _Asked(principal_of(request), page, topic)
-        unanswered: set[int] = set()
-
-        def missing() -> dict[str, object]:
-            return {"unanswered": sorted(unanswered)} if unanswered else {}
-
-        total, here = await self._here(asked)
-        async with AsyncExitStack() as stack:
-            members = find_others(self._node.cluster)
-            told = await asyncio.gather(*(self._there(asked, one, stack, unanswered) for one in members))
-            parts = [(None, here), *((member, items) for member, (_, items) in zip(members, told, strict=True))]
-            if page.whole:
-                return await rows.answer(request, "groups", _rows_of(_merged(parts, page)), tail=missing)
-            found: list[tuple[Member | None, GroupName]] = []
-            number = 0
-            async for member, (_, group, space, _) in _merged(parts, page):
-                if number >= page.skip:
-                    found.append((member, (space, group)))
-                number += 1
-                if number == page.skip + page.limit:
-                    break
-        total += sum(number for number, _ in told)
-        elsewhere = await self._rows_there(asked, found, unanswered)
-
-        def row(one: tuple[Member | None, GroupName]) -> Iterator[Row | None]:
-            member, name = one
-            return self._row(asked, name) if member is None else iter([elsewhere.get(name)])
-
-        return await paging.answer("groups", found, row, page, total, missing())
+    async def find(
+        self, wanted: Wanted, stack: AsyncExitStack, unanswered: set[int]
+    ) -> tuple[int, AsyncIterator[tuple[Member | None, Item]]]:
+        """Return the number of groups, and these in order, each with its node if that is another one; ``stack`` ends
+        the streams that they come from. Adds to ``unanswered`` the nodes whose groups are missing."""
+        total, here = await self._here(wanted)
+        members = find_others(self._node.cluster)
+        told = await asyncio.gather(*(self._there(wanted, one, stack, unanswered) for one in members))
+        parts = [(None, here), *((member, items) for member, (_, items) in zip(members, told, strict=True))]
+        return total + sum(number for number, _ in told), _merged(parts, wanted.page)
 
     async def _there(
-        self, asked: _Asked, member: Member, stack: AsyncExitStack, unanswered: set[int]
+        self, wanted: Wanted, member: Member, stack: AsyncExitStack, unanswered: set[int]
     ) -> tuple[int, AsyncIterator[Item]]:
         """Return the number of a node's groups, and these as they are read; with ``stack`` its stream ends."""
         peers = self._node.peers
@@ -125,7 +98,7 @@ class GroupLists:
 
         try:
             async with asyncio.timeout(_ASKED_S):
-                stream = await peers.stream(member, _GROUPS, asked)
+                stream = await peers.stream(member, _GROUPS, wanted)
             stack.callback(peers.close_stream, member, stream)
             return await self._next(stream, int) or 0, read()
         except (LogError, TimeoutError):
@@ -144,8 +117,8 @@ class GroupLists:
         finally:
             stream.account.give(Kind.REQUESTS, len(raw))
 
-    async def _rows_there(
-        self, asked: _Asked, found: Sequence[tuple[Member | None, GroupName]], unanswered: set[int]
+    async def rows_elsewhere(
+        self, wanted: Wanted, found: Sequence[tuple[Member | None, GroupName]], unanswered: set[int]
     ) -> dict[GroupName, Row]:
         """Return the rows of the groups of other nodes."""
         names: dict[int, tuple[Member, list[GroupName]]] = {}
@@ -156,9 +129,9 @@ class GroupLists:
 
         async def ask(member: Member, all_of_it: list[GroupName]) -> None:
             for start in range(0, len(all_of_it), _ROWS_AT_ONCE):
-                wanted = _RowsAsked(asked, all_of_it[start : start + _ROWS_AT_ONCE])
+                asked = _RowsAsked(wanted, all_of_it[start : start + _ROWS_AT_ONCE])
                 try:
-                    told = await self._node.peers.ask(member, _ROWS, wanted, _Rows, _ASKED_S)
+                    told = await self._node.peers.ask(member, _ROWS, asked, _Rows, _ASKED_S)
                 except LogError:
                     unanswered.add(member.node_id)
                     return
@@ -169,8 +142,8 @@ class GroupLists:
 
     # --- at each node -------------------------------------------------------------------------------------------------
 
-    async def _tell(self, asked: _Asked, stream: PeerStream) -> None:
-        total, items = await self._here(asked)
+    async def _tell(self, wanted: Wanted, stream: PeerStream) -> None:
+        total, items = await self._here(wanted)
         await stream.write(msgspec.msgpack.encode(total))
         some: list[Item] = []
         size = 0
@@ -183,48 +156,48 @@ class GroupLists:
         await stream.write(msgspec.msgpack.encode(some))
         await stream.done_writing()
 
-    async def _tell_rows(self, wanted: _RowsAsked) -> _Rows:
-        found = (row for name in wanted.names for row in self._row(wanted.asked, name))
+    async def _tell_rows(self, asked: _RowsAsked) -> _Rows:
+        found = (row for name in asked.names for row in self.row(asked.of, name))
         return _Rows([row async for row in in_turns(found) if row is not None])
 
-    async def _here(self, asked: _Asked) -> tuple[int, AsyncIterator[Item]]:
+    async def _here(self, wanted: Wanted) -> tuple[int, AsyncIterator[Item]]:
         """Return the number of this node's groups that are asked for, or 0 for a whole list, and the first of them: as
         many as the page may need, sorted."""
-        page, listed = asked.page, self._node.progress.listed
+        page, listed = wanted.page, self._node.progress.listed
         descending, most = page.sort == "name" and page.descending, page.skip + page.limit
-        if asked.topic:
-            names: Iterable[GroupName] = self._node.progress.readers_of(asked.topic)
+        if wanted.topic:
+            names: Iterable[GroupName] = self._node.progress.readers_of(wanted.topic)
         else:
             names = listed.walk(descending=descending)
-        if asked.topic or page.sort != "name":
+        if wanted.topic or page.sort != "name":
             first = msgspec.structs.replace(page, skip=0, limit=most)
-            keys, total = await paging.chosen(self._keys(asked, names), first, descending=descending)
-            return total, self._with_rows(asked, keys) if page.whole else _each(keys)
+            keys, total = await chosen(self._keys(wanted, names), first, descending=descending)
+            return total, self._with_rows(wanted, keys) if page.whole else _each(keys)
         if page.whole:
-            return 0, self._with_rows(asked, self._keys(asked, names))
-        if self._sees_all(asked):
+            return 0, self._with_rows(wanted, self._keys(wanted, names))
+        if self._sees_all(wanted):
             return len(listed), _each([(0.0, *name[::-1]) for name in listed.page(0, most, descending=descending)])
         keys, total = [], 0
-        async for key in in_turns(self._keys(asked, names)):
+        async for key in in_turns(self._keys(wanted, names)):
             if key is not None:
                 if total < most:
                     keys.append(key)
                 total += 1
         return total, _each(keys)
 
-    def _sees_all(self, asked: _Asked) -> bool:
-        everything = self._node.authorizer.stand_in(asked.principal) is None
-        return self._node.group_states.all_are_here and everything and not asked.page.search
+    def _sees_all(self, wanted: Wanted) -> bool:
+        everything = self._node.authorizer.stand_in(wanted.principal) is None
+        return self._node.group_states.all_are_here and everything and not wanted.page.search
 
-    def _keys(self, asked: _Asked, names: Iterable[GroupName]) -> Iterator[tuple[float, str, str] | None]:
+    def _keys(self, wanted: Wanted, names: Iterable[GroupName]) -> Iterator[tuple[float, str, str] | None]:
         """Yield the keys of those of ``names`` that this node coordinates and that are asked for; None for others."""
-        page, is_here, allows = asked.page, self._node.group_states.is_here, self._node.authorizer.allows
+        page, is_here, allows = wanted.page, self._node.group_states.is_here, self._node.authorizer.allows
         lags, summaries = self._node.recorder.lags, self._node.progress.summaries
         for name in names:
             if not (
                 page.finds(name[1])
                 and is_here(name)
-                and allows(asked.principal, Operation.DESCRIBE, Resource(ResourceKind.GROUP, name[1]))
+                and allows(wanted.principal, Operation.DESCRIBE, Resource(ResourceKind.GROUP, name[1]))
             ):
                 yield None
                 continue
@@ -235,24 +208,25 @@ class GroupLists:
                 value = lags.get(name, (0, 0.0))[page.sort == "seconds"]
             yield page.keyed(value) if page.sort != "name" else 0.0, name[1], name[0]
 
-    async def _with_rows(self, asked: _Asked, keys: Iterable[tuple[float, str, str] | None]) -> AsyncIterator[Item]:
+    async def _with_rows(self, wanted: Wanted, keys: Iterable[tuple[float, str, str] | None]) -> AsyncIterator[Item]:
         """Yield the items of a whole list."""
         turns = Turns()
         for key in keys:
             await turns.rest()
-            for row in () if key is None else self._row(asked, (key[2], key[1])):
+            for row in () if key is None else self.row(wanted, (key[2], key[1])):
                 await turns.rest()
                 if key is not None and row is not None:
                     yield *key, row
 
-    def _row(self, asked: _Asked, name: GroupName) -> Iterator[Row | None]:
-        if asked.topic:
-            places = [(asked.topic, info.index) for info in self._node.catalog.topic(asked.topic).partitions]
+    def row(self, wanted: Wanted, name: GroupName) -> Iterator[Row | None]:
+        """Yield the row of a group of this node in such a list; None where much was done."""
+        if wanted.topic:
+            places = [(wanted.topic, info.index) for info in self._node.catalog.topic(wanted.topic).partitions]
             return self._rows.in_topic(name, places)
         make: Callable[[Principal, GroupName], Iterator[Row | None]] = (
-            self._rows.whole if asked.page.whole else self._rows.short
+            self._rows.whole if wanted.page.whole else self._rows.short
         )
-        return make(asked.principal, name)
+        return make(wanted.principal, name)
 
 
 async def _each(keys: Iterable[tuple[float, str, str]]) -> AsyncIterator[Item]:
@@ -277,9 +251,3 @@ async def _merged(
         if item[1:3] != before:
             before = item[1:3]
             yield member, item
-
-
-async def _rows_of(items: AsyncIterator[tuple[Member | None, Item]]) -> AsyncIterator[Row]:
-    async for _, item in items:
-        if item[3] is not None:
-            yield item[3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -20,18 +21,20 @@ from bridges.catalog.views.groups import (
 )
 from bridges.console import paging
 from bridges.console.groups.causes import Causes
-from bridges.console.groups.lists import GroupLists
+from bridges.console.groups.lists import GroupLists, Row, Wanted
 from bridges.console.groups.rows import GroupRows, Total, late, main_of, rounded, summary_of
 from bridges.console.handlers import Handlers, route
 from bridges.console.history.sampling import refresh_for_a_while
 from bridges.console.host import Host
+from bridges.console.page import Page
 from bridges.console.paging import ListQuery, SortedQuery
 from bridges.http import rows
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 
 if TYPE_CHECKING:
-    from bridges.catalog.views.groups import Place
+    from bridges.catalog.views.groups import GroupName, Place
+    from bridges.cluster.members import Member
 
 _log = structlog.get_logger("anabranch.console")
 
@@ -78,7 +81,7 @@ class GroupHandlers(Handlers):
         Lag covers partitions in use; ``unknown_lags`` counts the others. Lag in seconds, and lag as a sort key, are as
         last sampled. ``unanswered``: nodes whose groups are missing, because they do not answer.
         """
-        return await self._lists.answer(request, query.page)
+        return await self._answer(request, query.page)
 
     @route(
         "GET /api/topics/{topic}/groups",
@@ -91,7 +94,38 @@ class GroupHandlers(Handlers):
 
         See :mod:`bridges.console.paging`. Lag as a sort key is the lag in all topics of a group.
         """
-        return await self._lists.answer(request, query.page, request.match_info["topic"])
+        topic = request.match_info["topic"]
+        self._node.catalog.topic(topic)
+        return await self._answer(request, query.page, topic)
+
+    async def _answer(self, request: web.Request, page: Page, topic: str = "") -> web.StreamResponse:
+        """Answer with a page of a list of groups, or all of it."""
+        wanted = Wanted(principal_of(request), page, topic)
+        unanswered: set[int] = set()
+
+        def missing() -> dict[str, object]:
+            return {"unanswered": sorted(unanswered)} if unanswered else {}
+
+        async with AsyncExitStack() as stack:
+            total, items = await self._lists.find(wanted, stack, unanswered)
+            if page.whole:
+                every = (row async for _, (*_, row) in items)
+                return await rows.answer(request, "groups", every, tail=missing)
+            found: list[tuple[Member | None, GroupName]] = []
+            number = 0
+            async for member, (_, group, space, _) in items:
+                if number >= page.skip:
+                    found.append((member, (space, group)))
+                number += 1
+                if number == page.skip + page.limit:
+                    break
+        elsewhere = await self._lists.rows_elsewhere(wanted, found, unanswered)
+
+        def row(one: tuple[Member | None, GroupName]) -> Iterator[Row | None]:
+            member, name = one
+            return self._lists.row(wanted, name) if member is None else iter([elsewhere.get(name)])
+
+        return await paging.answer("groups", found, row, page, total, missing())
 
     @route("GET /api/groups/{group}", "One group; or a page of its positions", Operation.DESCRIBE, query=GroupQuery)
     async def describe(self, request: web.Request, query: GroupQuery) -> web.StreamResponse:

@@ -9,7 +9,6 @@ from bridges.auth import Operation, Principal, Resource, ResourceKind
 from bridges.catalog.views.groups import GroupName, GroupSummary, SharedPlace, records_behind
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import RECORDS, trend_of
-from bridges.http import rows
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import Committed
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 _TOPICS = 20
 """Most topics per group in a page of groups."""
+_STEP = 500
+"""Positions that are examined before a row's source yields a None."""
 _NOBODY = "Empty"
 """State of a group that has committed positions and no members."""
 
@@ -57,7 +58,7 @@ class GroupRows:
                 total.add(None if log is None else behind(log, committed.offset))
                 topics.add(place[0])
                 partitions += 1
-            if number % rows.STEP == rows.STEP - 1:
+            if number % _STEP == _STEP - 1:
                 yield None
         if (shared := node.recorder.shared.get(name)) is not None:
             seen = [one for one in shared if self.sees_topic(principal, one.topic)]

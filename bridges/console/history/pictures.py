@@ -16,7 +16,7 @@ from bridges.catalog.views.groups import CONSUMERS
 from bridges.console.handlers import Handlers, route
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
-from bridges.console.paging import Page, chosen
+from bridges.console.page import Page, chosen
 
 _PLACES = 12
 """Most partitions of a group in an answer: those furthest behind."""

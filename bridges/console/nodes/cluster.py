@@ -16,7 +16,8 @@ from bridges.cluster import versions
 from bridges.cluster.slots import ANY
 from bridges.console import paging
 from bridges.console.handlers import Handlers, route
-from bridges.console.paging import WHOLE, ListQuery, Page
+from bridges.console.page import Page
+from bridges.console.paging import WHOLE, ListQuery
 from bridges.http.access import principal_of
 from bridges.http.errors import RequestError
 

@@ -22,7 +22,8 @@ from bridges.console.history.pictures import rounded
 from bridges.console.history.rings import Span
 from bridges.console.history.sampling import WAYS
 from bridges.console.host import Host
-from bridges.console.paging import WHOLE, ListQuery, Page, SortedQuery
+from bridges.console.page import Page, chosen
+from bridges.console.paging import WHOLE, ListQuery, SortedQuery
 from bridges.console.topics.sizes import Size, Sizes, in_use
 from bridges.errors import LogError
 from bridges.http import rows
@@ -107,7 +108,7 @@ class TopicHandlers(Handlers):
         by_size = page.sort in ("records", "bytes")
         others = await sizes.elsewhere([*self._node.catalog.topics] if by_size else [])
         topics = self._sorted_by(request, page, others)
-        found, total = await paging.chosen(topics, page, descending=page.sort == "name" and page.descending)
+        found, total = await chosen(topics, page, descending=page.sort == "name" and page.descending)
         if not by_size:
             others = await sizes.elsewhere([name for _, name, _ in found])
 

@@ -105,6 +105,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     made.python = [sys.executable, str(SCRIPT)]
     monkeypatch.setenv("STANDS_STILL", what)
     with made.lent():
+        asked(made, "/healthz")  # it is watched from a moment after its start on
         yield made
 
 
