@@ -145,11 +145,11 @@ class GroupLists:
     async def _tell(self, wanted: Wanted, stream: PeerStream) -> None:
         total, items = await self._here(wanted)
         await stream.write(msgspec.msgpack.encode(total))
-        some: list[Item] = []
+        some: list[msgspec.Raw] = []
         size = 0
         async for one in items:
-            some.append(one)
-            size += len(msgspec.msgpack.encode(one[3]))
+            some.append(msgspec.Raw(msgspec.msgpack.encode(one)))
+            size += len(some[-1])
             if len(some) == _KEYS_AT_ONCE or size > _BYTES_AT_ONCE:
                 await stream.write(msgspec.msgpack.encode(some))
                 some, size = [], 0
@@ -206,23 +206,25 @@ class GroupLists:
                 value = sum(summary.members for summary in summaries(name).values())
             elif page.sort in ("lag", "seconds"):
                 value = lags.get(name, (0, 0.0))[page.sort == "seconds"]
-            yield page.keyed(value) if page.sort != "name" else 0.0, name[1], name[0]
+            yield page.keyed(value), name[1], name[0]
 
     async def _with_rows(self, wanted: Wanted, keys: Iterable[tuple[float, str, str] | None]) -> AsyncIterator[Item]:
         """Yield the items of a whole list."""
         turns = Turns()
         for key in keys:
             await turns.rest()
-            for row in () if key is None else self.row(wanted, (key[2], key[1])):
+            if key is None:
+                continue
+            for row in self.row(wanted, (key[2], key[1])):
                 await turns.rest()
-                if key is not None and row is not None:
+                if row is not None:
                     yield *key, row
 
     def row(self, wanted: Wanted, name: GroupName) -> Iterator[Row | None]:
         """Yield the row of a group of this node in such a list; None where much was done."""
         if wanted.topic:
-            places = [(wanted.topic, info.index) for info in self._node.catalog.topic(wanted.topic).partitions]
-            return self._rows.in_topic(name, places)
+            partitions = self._node.catalog.topic(wanted.topic).partitions
+            return self._rows.in_topic(name, ((wanted.topic, info.index) for info in partitions))
         make: Callable[[Principal, GroupName], Iterator[Row | None]] = (
             self._rows.whole if wanted.page.whole else self._rows.short
         )

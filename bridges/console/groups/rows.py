@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from bridges.auth import Operation, Principal, Resource, ResourceKind
@@ -67,10 +67,7 @@ class GroupRows:
             topics = {one.topic for one in seen}
             partitions = len(seen)
         yield {
-            "group": name[1],
-            "space": name[0],
-            **summary_of(fronts),
-            "members": sum(summary.members for summary in fronts.values()),
+            **_head(name, fronts),
             "topics": sorted(topics),
             "partitions": partitions,
             **total.as_json,
@@ -78,7 +75,7 @@ class GroupRows:
             "trend": rounded(node.recorder.trend(name)),
         }
 
-    def in_topic(self, name: GroupName, places: Sequence[Place]) -> Iterator[dict[str, object] | None]:
+    def in_topic(self, name: GroupName, places: Iterable[Place]) -> Iterator[dict[str, object] | None]:
         """Yield the row of a group in a list of a topic's groups: its lag in ``places``, and the trend."""
         node, total = self._node, Total()
         fronts = node.progress.summaries(name)
@@ -95,10 +92,7 @@ class GroupRows:
             yield None
         trend = trend_of((yield from node.recorder.lag_in(name, read, RECORDS, Span.HOUR)))
         yield {
-            "group": name[1],
-            "space": name[0],
-            **summary_of(fronts),
-            "members": sum(summary.members for summary in fronts.values()),
+            **_head(name, fronts),
             "partitions": len(read),
             **total.as_json,
             "lag_seconds": seconds,
@@ -163,6 +157,12 @@ def summary_of(fronts: Mapping[str, GroupSummary]) -> dict[str, object]:
         "state": _NOBODY if summary is None else summary.state,
         "protocol_type": "" if summary is None else summary.protocol_type,
     }
+
+
+def _head(name: GroupName, fronts: Mapping[str, GroupSummary]) -> dict[str, object]:
+    """Return the fields of every row of a group."""
+    members = sum(summary.members for summary in fronts.values())
+    return {"group": name[1], "space": name[0], **summary_of(fronts), "members": members}
 
 
 class Total:
