@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from anabranch_kit.memory.budget import Kind
 from bridges.errors import PeerUnreachable
@@ -23,6 +25,7 @@ MESSAGE_BYTES = 128 * 1024 * 1024
 """Largest message, in bytes: more than the largest request of any protocol."""
 _LENGTH = struct.Struct(">I")
 _END = 0xFFFFFFFF
+T = TypeVar("T")
 
 
 class PeerStream:
@@ -75,6 +78,16 @@ class PeerStream:
             raise self._unreachable(error) from None
         finally:
             self.account.give(Kind.REQUESTS, held)
+
+    async def receive(self, kind: type[T]) -> T | None:
+        """Return the next message decoded, None after the other side's last one. Its bytes are given back."""
+        raw = await self.read()
+        if raw is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(raw, type=kind)
+        finally:
+            self.account.give(Kind.REQUESTS, len(raw))
 
     async def write(self, raw: bytes) -> None:
         """Send a message; return when there is room for the next one."""

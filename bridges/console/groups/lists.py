@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.turns import Turns, in_turns
 from bridges.auth import Operation, Principal, Resource, ResourceKind
 from bridges.catalog.views.groups import GroupName
@@ -109,13 +108,7 @@ class GroupLists:
     async def _next(stream: PeerStream, kind: type[Any]) -> Any:
         """Return the next message, None at the end. Raises PeerUnreachable, TimeoutError."""
         async with asyncio.timeout(_ASKED_S):
-            raw = await stream.read()
-        if raw is None:
-            return None
-        try:
-            return msgspec.msgpack.decode(raw, type=kind)
-        finally:
-            stream.account.give(Kind.REQUESTS, len(raw))
+            return await stream.receive(kind)
 
     async def rows_elsewhere(
         self, wanted: Wanted, found: Sequence[tuple[Member | None, GroupName]], unanswered: set[int]

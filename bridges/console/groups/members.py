@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.clock import now_ms
 from bridges.catalog.progress import Committed
 from bridges.catalog.views.groups import CONSUMERS, GroupDirectory, GroupMemberView, GroupSummary, GroupView, occupied
@@ -126,11 +125,9 @@ class GroupMembers:
     async def _enter_there(self, join: Join, owner: Member) -> tuple[asyncio.Event, Callable[[], None]]:
         stream = await self._peers.stream(owner, _JOIN, join)
         try:
-            raw = await stream.read()
-            if raw is None:
+            refusal = await stream.receive(Refusal)
+            if refusal is None:
                 raise NotOwner(f"group {join.group!r}", -1)  # it has just moved to another coordinator
-            stream.account.give(Kind.REQUESTS, len(raw))
-            refusal = msgspec.msgpack.decode(raw, type=Refusal)
             if refusal.reason:
                 raise GroupHeld(refusal.reason)
         except BaseException:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from anabranch_kit.memory.budget import Kind
 from bridges.catalog.progress import Committed
 from bridges.catalog.views.groups import GroupDirectory, GroupName, GroupView, Place, SharedPlace, occupied
 from bridges.cluster.at_owner import at_owner
@@ -114,11 +113,9 @@ class GroupStates:
     async def _ask(self, name: GroupName, owner: Member) -> GroupState:
         stream = await self._peers.stream(owner, _STATE, _Asked(*name))
         try:
-            raw = await stream.read()
-            if raw is None:
+            told = await stream.receive(_Told)
+            if told is None:
                 raise NotOwner(f"group {name[1]!r}", -1)  # the group has just moved to another coordinator
-            told = msgspec.msgpack.decode(raw, type=_Told)
-            stream.account.give(Kind.REQUESTS, len(raw))
         finally:
             self._peers.close_stream(owner, stream)
         positions = {(topic, partition): one for topic, partition, one in told.positions}
