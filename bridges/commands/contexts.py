@@ -39,15 +39,13 @@ class Contexts(Struct):
 
     def save(self) -> None:
         """Write the file, whole or not at all. Only its owner may read it, for it may have passwords."""
+        from bridges.auth.private_file import changing, write_private  # most commands only read it
+
         where = path()
-        partial = where.with_name(f"{where.name}.{os.getpid()}")
+        content = json.dumps(json.loads(encode(self)), indent=2, ensure_ascii=False) + "\n"
         try:
-            where.parent.mkdir(parents=True, exist_ok=True)
-            partial.unlink(missing_ok=True)
-            content = json.dumps(json.loads(encode(self)), indent=2, ensure_ascii=False) + "\n"
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                file.write(content)
-            partial.replace(where)
+            with changing(where):
+                write_private(where, content.encode())
         except OSError as error:
             fail(f"{where} cannot be written: {error.strerror}")
 
